@@ -1,0 +1,123 @@
+"""The terms of a serve as formulas on integers: no file, no environment, no default.
+
+Units are bytes unless a name says otherwise. Each term of the ledger has one function here, so an
+engine can be held to it byte for byte. Division rounds as each docstring says; the only float is the
+utilisation of `budget_bytes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from metpipe.errors import ConfigError
+
+__all__ = [
+    "ELEMENT_BYTES",
+    "LADDER",
+    "block_table_width",
+    "budget_bytes",
+    "driver_bytes",
+    "element_bytes",
+    "kv_blocks",
+    "kv_bytes",
+    "padded_rows",
+    "prefill_rows",
+    "recurrent_bytes",
+    "rope_table_bytes",
+    "step_input_bytes",
+    "weight_bytes",
+]
+
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8": 1}
+"""Bytes of one element of a cache or state dtype."""
+
+LADDER = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Row counts that a batch of several sequences is padded to; above the last, none is added."""
+
+WEIGHT_ELEMENT_BYTES = 2
+TABLE_ELEMENT_BYTES = 4
+STEP_ELEMENT_BYTES = 4
+
+
+def element_bytes(dtype: str, name: str) -> int:
+    """Bytes of one element of `dtype`; `name` is what has the dtype, for the message.
+
+    Raises:
+        ConfigError: the dtype has no whole element size (nvfp4, a misspelling).
+    """
+    if dtype not in ELEMENT_BYTES:
+        known = ", ".join(ELEMENT_BYTES)
+        raise ConfigError(f"{name}: {dtype!r} has no known element size; use one of {known}")
+    return ELEMENT_BYTES[dtype]
+
+
+def weight_bytes(shapes: Iterable[tuple[int, ...]]) -> int:
+    """Tensors of these shapes kept in bf16: two bytes an element, without padding between them."""
+    return sum(math.prod(shape) for shape in shapes) * WEIGHT_ELEMENT_BYTES
+
+
+def kv_blocks(num_sequences: int, num_tokens: int, block_size: int) -> int:
+    """Paged blocks for sequences of `num_tokens` each: every one also has room for its next token.
+
+    floor(tokens / block) + 1 blocks a sequence, and one dummy block that padding rows write to.
+
+    Raises:
+        ConfigError: the block size is not positive.
+    """
+    if block_size <= 0:
+        raise ConfigError(f"serve.block_size: a block holds at least 1 token, got {block_size}")
+    return num_sequences * (num_tokens // block_size + 1) + 1
+
+
+def kv_bytes(num_blocks: int, block_size: int, elements: int, dtype_bytes: int) -> int:
+    """One pool (the keys or the values of one layer); `elements` is per token."""
+    return num_blocks * block_size * elements * dtype_bytes
+
+
+def recurrent_bytes(num_slots: int, elements: int, dtype_bytes: int) -> int:
+    """One recurrent state: a slot per sequence and one dummy slot; `elements` is per slot."""
+    return (num_slots + 1) * elements * dtype_bytes
+
+
+def padded_rows(num_sequences: int) -> int:
+    """Rows of a decode step: 1 alone, else the first rung of `LADDER` that holds the sequences."""
+    if num_sequences == 1:
+        return 1
+    return next((rung for rung in LADDER if rung >= num_sequences), num_sequences)
+
+
+def prefill_rows(isl: int, max_prefill_tokens: int) -> int:
+    """Rows of the widest prefill: a prompt, or a chunk of it."""
+    return min(max_prefill_tokens, isl)
+
+
+def rope_table_bytes(max_positions: int, rotary_dim: int) -> int:
+    """Cosine and sine of one set of rope parameters: f32 [max_positions, rotary_dim / 2] each."""
+    return 2 * max_positions * (rotary_dim // 2) * TABLE_ELEMENT_BYTES
+
+
+def block_table_width(max_seq_len: int, block_size: int) -> int:
+    """Entries of a sequence's row in the block table: ceil(max_seq_len / block) + 1."""
+    return -(-max_seq_len // block_size) + 1
+
+
+def step_input_bytes(num_rows: int, max_seq_len: int, block_size: int) -> int:
+    """What a step reads besides edges, for its widest run: i32 token ids, positions, slots, blocks.
+
+    Three entries a row, and a row of the block table for each.
+    """
+    return num_rows * (3 + block_table_width(max_seq_len, block_size)) * STEP_ELEMENT_BYTES
+
+
+def budget_bytes(device_bytes: int, utilization: float) -> int:
+    """floor(device bytes x utilisation): what the serve may occupy."""
+    return math.floor(device_bytes * utilization)
+
+
+def driver_bytes(budget: int, fixed_bytes: int, budget_per_mille: int) -> int:
+    """What the driver takes for itself: a fixed part and a share of the budget.
+
+    fixed + floor(budget / 1000) x per mille: context, modules and graphs, then page bookkeeping.
+    """
+    return fixed_bytes + budget // 1000 * budget_per_mille
