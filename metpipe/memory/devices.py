@@ -1,0 +1,154 @@
+"""Which device memory is planned for: its bytes and the law of what its driver takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Literal
+
+from metpipe.errors import ConfigError
+
+__all__ = ["Device", "Devices", "DriverLaw", "device_from_config", "find_device", "match_device"]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLaw:
+    """A class's calibrated driver term; `calibrated_on` says on which boots."""
+
+    util_ceiling: float
+    fixed_bytes: int
+    budget_per_mille: int
+    unified: bool
+    calibrated_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of the registry. `memory_bytes` is None until the executing machine says it (cpu).
+
+    `driver` is None for a class that nobody calibrated. `strict` refuses a utilisation above the
+    class's ceiling; `require_calibrated` refuses a plan whose driver term is a range.
+    """
+
+    id: str
+    device_class: str
+    kind: Literal["cpu", "gpu"]
+    name: str
+    memory_bytes: int | None
+    sm_count: int | None
+    compute_capability: str | None
+    memory_bandwidth_gbps: float | None
+    driver: DriverLaw | None
+    strict: bool = False
+    require_calibrated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The registry; `source` is the file it came from, for messages."""
+
+    by_id: Mapping[str, Device]
+    source: str
+
+
+def find_device(devices: Devices, device_id: str) -> Device:
+    """The device of this id; `_` stands for `-`, as in a choice's file name.
+
+    Raises:
+        ConfigError: the registry has none; near names are listed.
+    """
+    wanted = device_id.replace("_", "-")
+    if wanted in devices.by_id:
+        return devices.by_id[wanted]
+    near = get_close_matches(wanted, devices.by_id, n=3, cutoff=0.4) or sorted(devices.by_id)
+    raise ConfigError(
+        f"hardware: no device {device_id!r} in {devices.source}; near names: {', '.join(near)}. "
+        "Choose one of them, or add a [[device]] to that file"
+    )
+
+
+def device_from_config(
+    devices: Devices, facts: Mapping[str, object], executing: Device | None = None
+) -> Device:
+    """The device that `hardware` in the config describes: an id, and facts that replace its own.
+
+    `executing` is the machine that runs: the device itself for the id `auto`, and the memory of
+    `cpu`. Facts: memory_bytes (int), sm_count (int), strict, require_calibrated (bool); a None is
+    a fact that is not given.
+
+    Raises:
+        ConfigError: an unknown id or fact, a fact of a wrong type, no executing machine to ask.
+    """
+    given = {key: value for key, value in facts.items() if value is not None}
+    device_id = given.pop("id", None)
+    if not isinstance(device_id, str):
+        raise ConfigError(f"hardware.id: a device id is needed, got {device_id!r}")
+    device = _base(devices, device_id, executing)
+    for fact, value in given.items():
+        device = _with_fact(device, fact, value)
+    return device
+
+
+def match_device(
+    devices: Devices, compute_capability: str, sm_count: int, memory_bytes: int
+) -> Device:
+    """The registry's row for a live GPU: same capability and SM count, nearest memory.
+
+    The device keeps the memory that the live GPU reported.
+
+    Raises:
+        ConfigError: no row has that capability and SM count.
+    """
+    rows = [
+        row
+        for row in devices.by_id.values()
+        if (row.compute_capability, row.sm_count) == (compute_capability, sm_count)
+    ]
+    if not rows:
+        raise ConfigError(
+            f"hardware: the executing GPU (compute capability {compute_capability}, {sm_count} SMs) "
+            f"is not in {devices.source}; choose hardware=ID to plan for, or add a [[device]]"
+        )
+    nearest = min(rows, key=lambda row: abs((row.memory_bytes or 0) - memory_bytes))
+    return replace(nearest, memory_bytes=memory_bytes)
+
+
+def _base(devices: Devices, device_id: str, executing: Device | None) -> Device:
+    if device_id == "auto":
+        if executing is None:
+            raise ConfigError("hardware=auto: no machine executes; choose hardware=ID")
+        return executing
+    device = find_device(devices, device_id)
+    if device.kind == "cpu" and executing is not None and executing.kind == "cpu":
+        return replace(device, memory_bytes=executing.memory_bytes)
+    return device
+
+
+def _with_fact(device: Device, fact: str, value: object) -> Device:
+    where = f"hardware.{fact}"
+    match fact:
+        case "memory_bytes":
+            return replace(device, memory_bytes=_positive(value, where))
+        case "sm_count":
+            return replace(device, sm_count=_positive(value, where))
+        case "strict":
+            return replace(device, strict=_truth(value, where))
+        case "require_calibrated":
+            return replace(device, require_calibrated=_truth(value, where))
+    raise ConfigError(
+        f"{where}: not a fact of a device; known: id, memory_bytes, sm_count, strict, "
+        "require_calibrated"
+    )
+
+
+def _positive(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ConfigError(f"{where}: a positive integer is needed, got {value!r}")
+    return value
+
+
+def _truth(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: true or false is needed, got {value!r}")
+    return value

@@ -1,0 +1,175 @@
+"""Reads and checks the registry of devices, DEVICES.toml (schema 1)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from metpipe.errors import ConfigError
+from metpipe.memory.devices import Device, Devices, DriverLaw
+
+__all__ = ["parse_devices", "parse_memory_law", "read_devices"]
+
+GIB = 2**30
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Memory(_Strict):
+    util_ceiling: float = Field(gt=0, le=1)
+    driver_fixed_bytes: int = Field(ge=0)
+    driver_budget_per_mille: int = Field(ge=0, le=1000)
+    unified: bool
+    calibrated_on: str = Field(min_length=1)
+
+
+class _Class(_Strict):
+    id: str
+    kind: Literal["cpu", "gpu"]
+    memory: _Memory | None = None
+
+
+class _Peaks(_Strict):
+    bf16: float = Field(ge=0)
+    fp8: float = Field(ge=0)
+    nvfp4: float = Field(ge=0)
+
+
+class _Row(_Strict):
+    id: str
+    device_class: str = Field(alias="class")
+    name: str
+    sources: list[str] = Field(min_length=1)
+    arch: str | None = None
+    compute_capability: str | None = None
+    sm_count: int | None = Field(None, gt=0)
+    memory_type: str | None = None
+    memory_gb_datasheet: int | None = Field(None, gt=0)
+    memory_gib_visible: float | None = Field(None, gt=0)
+    memory_bandwidth_gbps: int | None = Field(None, gt=0)
+    l2_mb: int | None = Field(None, gt=0)
+    smem_per_sm_kb: int | None = Field(None, gt=0)
+    smem_per_block_kb: int | None = Field(None, gt=0)
+    nvlink_gbps: int | None = Field(None, ge=0)
+    nvlink_domain: int | None = Field(None, gt=0)
+    tdp_w: int | None = Field(None, gt=0)
+    usable_fraction: float | None = Field(None, gt=0, le=1)
+    peak_tflops: _Peaks | None = None
+    derived: list[str] = []
+    unknown: list[str] = []
+
+    def memory_bytes(self) -> int | None:
+        """The visible size, else the data sheet's, in bytes, rounded down."""
+        gib = self.memory_gib_visible or self.memory_gb_datasheet
+        return None if gib is None else int(gib * GIB)
+
+    def absent(self) -> set[str]:
+        """Facts of a GPU that the row leaves out without saying that they are unknown."""
+        unsaid = {"derived", "unknown", *self.unknown}
+        return {key for key in type(self).model_fields if getattr(self, key) is None} - unsaid
+
+
+class _Registry(_Strict):
+    schema_version: Literal[1]
+    sources: dict[str, str]
+    classes: list[_Class] = Field(alias="class")
+    device: list[_Row]
+
+
+def read_devices(path: Path) -> Devices:
+    """The registry in the file at `path`.
+
+    Raises:
+        ConfigError: no such file, or it breaks the schema.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the registry of devices: {error}") from None
+    return parse_devices(text, str(path))
+
+
+def parse_devices(text: str, source: str) -> Devices:
+    """The registry in a TOML text; `source` names it in messages.
+
+    Raises:
+        ConfigError: broken TOML, an unknown key or class or source, a duplicate id, a value out of
+            its range, a GPU's fact that is neither given nor listed in `unknown`.
+    """
+    try:
+        registry = _Registry.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    except ValidationError as error:
+        raise ConfigError(_explain(error, source)) from None
+    _refuse_duplicates((row.id for row in registry.classes), f"{source}: [[class]]")
+    _refuse_duplicates((row.id for row in registry.device), f"{source}: [[device]]")
+    return Devices({row.id: _device(row, registry, source) for row in registry.device}, source)
+
+
+def parse_memory_law(table: object, source: str) -> DriverLaw:
+    """A class's [memory] table as the law of its driver.
+
+    Raises:
+        ConfigError: no table, a key that is missing, unknown or out of its range.
+    """
+    if table is None:
+        raise ConfigError(f"{source}: the class declares no [memory] table")
+    try:
+        return _law(_Memory.model_validate(table))
+    except ValidationError as error:
+        raise ConfigError(_explain(error, f"{source}: [memory]")) from None
+
+
+def _device(row: _Row, registry: _Registry, source: str) -> Device:
+    where = f"{source}: device {row.id!r}"
+    classes = {entry.id: entry for entry in registry.classes}
+    if row.device_class not in classes:
+        raise ConfigError(f"{where}: no [[class]] {row.device_class!r}; add it or correct the name")
+    if strange := set(row.sources) - set(registry.sources):
+        raise ConfigError(f"{where}: not in [sources]: {', '.join(sorted(strange))}")
+    entry = classes[row.device_class]
+    if entry.kind == "gpu" and (absent := row.absent()):
+        raise ConfigError(f"{where}: give or list in `unknown`: {', '.join(sorted(absent))}")
+    return Device(
+        id=row.id,
+        device_class=row.device_class,
+        kind=entry.kind,
+        name=row.name,
+        memory_bytes=row.memory_bytes(),
+        sm_count=row.sm_count,
+        compute_capability=row.compute_capability,
+        memory_bandwidth_gbps=row.memory_bandwidth_gbps,
+        driver=None if entry.memory is None else _law(entry.memory),
+    )
+
+
+def _law(memory: _Memory) -> DriverLaw:
+    return DriverLaw(
+        util_ceiling=memory.util_ceiling,
+        fixed_bytes=memory.driver_fixed_bytes,
+        budget_per_mille=memory.driver_budget_per_mille,
+        unified=memory.unified,
+        calibrated_on=memory.calibrated_on,
+    )
+
+
+def _refuse_duplicates(ids: Iterable[str], where: str) -> None:
+    twice = [key for key, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{where}: the id {twice[0]!r} appears more than once")
+
+
+def _explain(error: ValidationError, source: str) -> str:
+    lines = [
+        f"{source}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
+        for item in error.errors(include_url=False)
+    ]
+    return "\n".join(lines)
