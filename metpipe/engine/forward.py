@@ -1,0 +1,127 @@
+"""A forward as the diff drives it: prefill and decode of one sequence, and what it discloses about itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from metpipe.engine.pools import Sequence, SequencePool
+from metpipe.engine.program import Launch
+from metpipe.engine.step_inputs import StepInputs
+
+__all__ = ["BoundStep", "Disclosure", "Forward", "Runner"]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundStep:
+    """One (mode, rows) ready to launch, and where its logits [sequences, V] will lie."""
+
+    launches: tuple[Launch, ...]
+    logits_SV: torch.Tensor
+    kernels: Mapping[str, int]
+    plan_digest: str | None
+
+
+class Runner(Protocol):
+    """Makes bound steps: by hand (legacy) or from a plan (circuit). It owns its buffers."""
+
+    def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
+        """The launches of a step of `rows` rows over `sequences` sequences."""
+
+    def kernel_digest(self, kernel: str) -> str:
+        """The digest of a kernel that this runner launches."""
+
+    def close(self) -> None:
+        """Give the buffers back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What ran, as seen by the forward itself. Legacy has no plan digests."""
+
+    forward: str
+    plan_digests: Mapping[str, str]
+    """"mode rows" -> digest, for each program that ran"""
+    kernel_digests: Mapping[str, str]
+    launches: Mapping[str, int]
+    """kernel -> launches so far"""
+    launches_per_step: int | None
+    """launches of the one-row decode program; None when it never ran"""
+    graphs: bool = False
+
+    @property
+    def plans_digest(self) -> str | None:
+        """SHA-256 over the digests of the plans that ran, each with a newline; None for legacy."""
+        if not self.plan_digests:
+            return None
+        text = "".join(f"{self.plan_digests[key]}\n" for key in sorted(self.plan_digests))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(slots=True)
+class Forward:
+    """Drives a runner over sequences of the pool. Logits are views that the next step overwrites."""
+
+    name: str
+    kind: str
+    runner: Runner
+    pool: SequencePool
+    step: StepInputs
+    max_prefill_rows: int
+    _bound: dict[tuple[str, int], BoundStep] = field(default_factory=dict)
+    _ran: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def prefill(self, sequence: Sequence, tokens: Items[int]) -> torch.Tensor:
+        """Run the prompt, in chunks of at most the prefill budget; logits [V] of its last token."""
+        if not tokens:
+            raise ValueError("prefill of no tokens")
+        for start in range(0, len(tokens), self.max_prefill_rows):
+            logits_V = self._run("prefill", sequence, tokens[start : start + self.max_prefill_rows])
+        return logits_V
+
+    def decode(self, sequence: Sequence, token: int) -> torch.Tensor:
+        """Append one token; logits [V] after it."""
+        return self._run("decode", sequence, (token,))
+
+    def _run(self, mode: str, sequence: Sequence, tokens: Items[int]) -> torch.Tensor:
+        rows = len(tokens)
+        self.pool.reserve(sequence, sequence.length + rows)
+        self.step.fill_run(sequence, tokens)
+        bound = self._bound.get((mode, rows))
+        if bound is None:
+            bound = self._bound[mode, rows] = self.runner.bind(mode, rows, sequences=1)
+        for launch in bound.launches:
+            launch()
+        sequence.length += rows
+        self._ran[mode, rows] += 1
+        return bound.logits_SV[0]
+
+    def disclose(self) -> Disclosure:
+        """What has run so far under this forward."""
+        launches: Counter[str] = Counter()
+        plans: dict[str, str] = {}
+        for key, times in self._ran.items():
+            bound = self._bound[key]
+            for kernel, count in bound.kernels.items():
+                launches[kernel] += count * times
+            if bound.plan_digest is not None:
+                plans[f"{key[0]} {key[1]}"] = bound.plan_digest
+        decode = self._bound.get(("decode", 1))
+        return Disclosure(
+            forward=self.kind,
+            plan_digests=plans,
+            kernel_digests={kernel: self.runner.kernel_digest(kernel) for kernel in launches},
+            launches=dict(launches),
+            launches_per_step=len(decode.launches) if decode else None,
+        )
+
+    def close(self) -> None:
+        """Drop the programs and give the runner's buffers back."""
+        self._bound.clear()
+        self.runner.close()

@@ -1,0 +1,1 @@
+"""Hand-written forwards, one file per model family: plain Python that calls one kernel per op."""

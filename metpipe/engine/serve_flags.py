@@ -1,0 +1,91 @@
+"""What the executed engine does with each serve flag: honours it, or refuses it by name.
+
+A flag that shapes the forward and is neither would be a silent lie, so the table below must hold every key of the
+serve section (a test walks them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from metpipe.errors import ConfigError
+
+__all__ = ["FLAGS", "ExecutedServe", "executed_serve"]
+
+HONOURED = "honoured"
+PLANNED = "planned"
+"""Bounds a plan; no forward depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The values this engine executes; any other is refused."""
+
+    values: tuple[object, ...]
+    why: str
+
+
+HEAD_ONLY = Only((0, None), "run the diff on the head")
+ONE_DEVICE = Only((1, None), "the engine executes one rank on one device")
+NO_DRAFTS = Only((False, None), "this version executes models without a draft head")
+NO_STATE = "no model of this version keeps recurrent state"
+
+FLAGS: Mapping[str, str | Only] = {
+    "max_seq_len": HONOURED,
+    "max_batch_size": HONOURED,
+    "block_size": HONOURED,
+    "max_prefill_tokens": HONOURED,
+    "kv_cache_dtype": Only(("bf16", None), "the kernel sets keep KV in bf16"),
+    "lm_head_dtype": Only(("default", "bf16", None), "the kernel sets run a bf16 head"),
+    "weight_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 weights"),
+    "expert_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 experts"),
+    "mtp_quantization": Only(("declared", "bf16", None), "the kernel sets run a bf16 draft head"),
+    "speculative": NO_DRAFTS,
+    "dflash": NO_DRAFTS,
+    "dflash_gamma": Only((0, None), "this version executes models without a draft head"),
+    "num_drafts": PLANNED,
+    "mtp_max_seqs": PLANNED,
+    "ssm_h_dtype": Only(("f32", None), NO_STATE),
+    "ssm_rollback_mode": Only(("snapshot", None), NO_STATE),
+    "ssm_cache_slots": PLANNED,
+    "ssm_decode_ring_slots": PLANNED,
+    "enable_prefix_caching": Only((False, None), "the engine computes every prefill"),
+    "high_speed_swap": Only((False, None), "the engine keeps every block on its device"),
+    "gpu_memory_utilization": PLANNED,
+    "tensor_parallel_size": ONE_DEVICE,
+    "pipeline_parallel_size": ONE_DEVICE,
+    "expert_parallel_size": ONE_DEVICE,
+    "rank": HEAD_ONLY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedServe:
+    """The serve flags that shape what this engine allocates and runs."""
+
+    max_seq_len: int
+    max_batch_size: int
+    block_size: int
+    max_prefill_tokens: int
+
+
+def executed_serve(serve: Mapping[str, object]) -> ExecutedServe:
+    """The flags as the engine executes them.
+
+    Raises:
+        ConfigError: a flag asks for what this engine does not execute; planning still can.
+    """
+    for name, value in serve.items():
+        rule = FLAGS[name]
+        if isinstance(rule, Only) and value not in rule.values:
+            raise ConfigError(
+                f"serve.{name}={value} is not executed: {rule.why}; leave it at "
+                f"{_shown(rule.values)} for a diff, or plan it with pipeline=memory"
+            )
+    numbers = {name: int(str(serve[name])) for name, rule in FLAGS.items() if rule == HONOURED}
+    return ExecutedServe(**numbers)
+
+
+def _shown(values: tuple[object, ...]) -> str:
+    return " or ".join(str(value).lower() for value in values if value is not None)
