@@ -1,0 +1,142 @@
+"""The command line: Hydra's entry, one job, and the exit status. Imports no torch and no numba."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from metpipe import complaint, manual, recipe, snapshot
+from metpipe.config import Provenance, Run, validate
+from metpipe.errors import ConfigError, Exit, gravest
+from metpipe.report import outcome, sweep
+from metpipe.resources import conf_dir
+
+__all__ = ["main"]
+
+
+class Session:
+    """What one process must remember between main() and its jobs; Hydra keeps no return value."""
+
+    statuses: list[Exit]
+    sweep: Path | None
+    rerun: Path | None
+
+    def __init__(self) -> None:
+        self.statuses, self.sweep, self.rerun = [], None, None
+
+
+SESSION = Session()
+
+
+class SweepStarted(Callback):
+    """Tells main() where the sweep lives; main() reports, so that no failure skips it."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        SESSION.sweep = Path(config.hydra.sweep.dir)
+
+
+def main() -> None:
+    """Run the command line and leave with its exit status."""
+    sys.exit(int(status_of(sys.argv[1:])))
+
+
+def status_of(argv: Sequence[str]) -> Exit:
+    """Run one command line: a job or a sweep of them. Its jobs' gravest status."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # unwind, like Ctrl-C
+    try:
+        if manual.asked(argv):
+            print(manual.text())
+            return Exit.PASS
+        expanded = recipe.expand(argv)
+        SESSION.rerun = expanded.rerun
+        _compose_and_run(expanded.argv)
+    except KeyboardInterrupt:
+        SESSION.statuses.append(Exit.INTERRUPTED)
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        print(f"config error\n{complaint.text(error)}", file=sys.stderr)
+        SESSION.statuses.append(Exit.USAGE)
+    except SystemExit as stop:  # Hydra's own: 0 after --version, 1 or 2 for a line it cannot read
+        SESSION.statuses.append(Exit.USAGE if stop.code else Exit.PASS)
+    finally:
+        if SESSION.sweep is not None:
+            SESSION.statuses += sweep.write(SESSION.sweep, Console())
+    return gravest(SESSION.statuses)
+
+
+def _compose_and_run(argv: Sequence[str]) -> None:
+    """Hand the line to Hydra, which calls `job` once per job, or completes, or shows the config."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come as exceptions
+    sys.argv[1:] = argv
+    before = len(SESSION.statuses)
+    hydra.main(version_base=None, config_path=str(conf_dir()), config_name="config")(job)()
+    if len(SESSION.statuses) == before and SESSION.sweep is None:
+        SESSION.statuses.append(Exit.PASS)  # --cfg, --info and completion run no job
+
+
+def job(cfg: DictConfig) -> str:
+    """One job. It never raises, but for an interrupt: a sweep's other jobs must go on."""
+    out_dir = Path(HydraConfig.get().runtime.output_dir)
+    error: str | None = None
+    try:
+        status = _run(cfg, out_dir)
+    except KeyboardInterrupt:
+        outcome.write(out_dir, Exit.INTERRUPTED, "interrupted")
+        raise
+    except ConfigError as wrong:
+        status, error = Exit.USAGE, str(wrong)
+        print(f"config error\n{wrong}", file=sys.stderr)
+    except (Exception, SystemExit) as bug:
+        status, error = Exit.DIED, repr(bug)
+        traceback.print_exc()
+        (out_dir / "traceback.txt").write_text(traceback.format_exc())
+    outcome.write(out_dir, status, error)
+    SESSION.statuses.append(status)
+    return status.name
+
+
+def _run(cfg: DictConfig, out_dir: Path) -> Exit:
+    from metpipe.stages.job import run_job  # torch comes with it
+
+    console = Console()
+    run = load(cfg)
+    record = snapshot.write(run, out_dir, list(HydraConfig.get().overrides.task), sys.argv)
+    if SESSION.rerun is not None:
+        console.print(snapshot.compared(record, SESSION.rerun))
+    return run_job(run, out_dir, console)
+
+
+def load(cfg: DictConfig) -> Run:
+    """The validated run behind Hydra's composed config.
+
+    Raises:
+        ConfigError: what is wrong, who set it, what to do.
+    """
+    try:
+        plain = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:  # a ??? left unset, an interpolation to nowhere
+        raise ConfigError(complaint.text(error)) from None
+    assert isinstance(plain, dict)
+    return validate({str(key): value for key, value in plain.items()}, provenance())
+
+
+def provenance() -> Provenance:
+    """The task overrides and the group choices behind this job."""
+    node = HydraConfig.get()
+    choices = {k: str(v) for k, v in node.runtime.choices.items() if not k.startswith("hydra/")}
+    parsed = OverridesParser.create().parse_overrides(list(node.overrides.task))
+    lines = [(o.key_or_group.replace("/", ".").split("@")[-1], str(o.input_line)) for o in parsed]
+    return Provenance(tuple(lines), choices)

@@ -1,0 +1,23 @@
+"""The only view of a composed config: frozen, checked, with errors that name their origin."""
+
+from __future__ import annotations
+
+from metpipe.config.explain import Provenance, nearest_key, validate
+from metpipe.config.rules import MODES_OF_THIS_VERSION
+from metpipe.config.run import Hardware, Model, Package, Run, Without
+from metpipe.config.serve import Serve
+from metpipe.config.variant import Variant
+
+__all__ = [
+    "MODES_OF_THIS_VERSION",
+    "Hardware",
+    "Model",
+    "Package",
+    "Provenance",
+    "Run",
+    "Serve",
+    "Variant",
+    "Without",
+    "nearest_key",
+    "validate",
+]

@@ -1,0 +1,121 @@
+"""Validation, and errors that name the key, the value, and the override or file that set it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from metpipe.config.rules import problems, settled
+from metpipe.config.run import Run
+from metpipe.errors import ConfigError
+
+__all__ = ["Provenance", "nearest_key", "validate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Who set what: overrides in order, as (dotted key, text as typed), and the group choices."""
+
+    overrides: tuple[tuple[str, str], ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self, key: str) -> str:
+        """Who set `key`: the last override of it, else its group's file, else config.yaml."""
+        for target, line in reversed(self.overrides):
+            if target not in self.choices and _related(key, target):
+                return f"the override {line!r}"
+        for group, choice in self.choices.items():
+            if _related(key, group.replace("/", ".")):
+                return self._choice(group, choice)
+        if _related(key, "variants") and "variant" in self.choices:
+            return self._choice("variant", self.choices["variant"])
+        return "conf/config.yaml"
+
+    def _choice(self, group: str, choice: str) -> str:
+        typed = next((line for key, line in self.overrides if key == group), None)
+        file = f"conf/{group}/{choice}.yaml"
+        return f"{file} (the override {typed!r})" if typed else file
+
+
+def validate(plain: Mapping[str, Any], provenance: Provenance) -> Run:
+    """The run behind a composed config, with its mode settled.
+
+    Raises:
+        ConfigError: one or two lines for each thing that is wrong.
+    """
+    try:
+        run = settled(Run.model_validate(plain))
+    except ValidationError as error:
+        raise ConfigError(_explain(error, provenance)) from None
+    wrong = list(problems(run))
+    if wrong:
+        lines = [f"{p.key}: {p.message}\n    set by {provenance.source(p.key)}" for p in wrong]
+        raise ConfigError("\n".join(lines))
+    return run
+
+
+def _explain(error: ValidationError, provenance: Provenance) -> str:
+    return "\n".join(line for item in error.errors() for line in _lines(item, provenance))
+
+
+def _lines(item: ErrorDetails, provenance: Provenance) -> Iterator[str]:
+    key = ".".join(map(str, item["loc"])) or "(the whole config)"
+    yield f"{key}: {_sentence(item)}"
+    yield f"    set by {provenance.source(key)}"
+    if item["type"] == "extra_forbidden" and (near := nearest_key(key)):
+        yield f"    did you mean {near}?"
+
+
+def _sentence(item: ErrorDetails) -> str:
+    kind, bounds = item["type"], item.get("ctx", {})
+    got = "" if isinstance(item["input"], dict) else f", got {item['input']!r}"
+    match kind:
+        case "extra_forbidden":
+            return f"there is no such key{got}"
+        case "missing":
+            return "is missing"
+        case "greater_than_equal":
+            return f"must be at least {bounds['ge']}{got}"
+        case "greater_than":
+            return f"must be above {bounds['gt']}{got}"
+        case "less_than_equal":
+            return f"must be at most {bounds['le']}{got}"
+        case "int_type" | "int_parsing" | "int_from_float":
+            return f"must be a whole number{got}"
+        case "float_type" | "float_parsing":
+            return f"must be a number{got}"
+        case "bool_type" | "bool_parsing":
+            return f"must be true or false{got}"
+        case "string_type":
+            return f"must be text; quote a name that looks like a number{got}"
+        case "literal_error":
+            return f"must be one of {bounds['expected']}{got}"
+        case "model_type" | "dict_type":
+            return f"must be a table{got}"
+        case "value_error":
+            return f"{bounds['error']}{got}"
+        case _:
+            return f"{item['msg']}{got}"
+
+
+def nearest_key(key: str) -> str | None:
+    """The known dotted key most like the unknown `key`, which may be wrong in its last part."""
+    *parents, last = key.split(".")
+    model: Any = Run
+    for part in parents:
+        known = getattr(model, "model_fields", {}).get(part)
+        model = known.annotation if known else None
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return None
+    found = get_close_matches(last, model.model_fields, n=1)
+    return ".".join([*parents, *found]) if found else None
+
+
+def _related(a: str, b: str) -> bool:
+    """Whether one dotted key is the other or holds it."""
+    return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")

