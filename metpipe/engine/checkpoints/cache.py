@@ -1,0 +1,55 @@
+"""Where fetched checkpoints and file digests are kept between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+__all__ = ["cache_dir", "cached_by_files", "write_whole"]
+
+
+def cache_dir() -> Path:
+    """$METPIPE_CACHE, or ~/.cache/metpipe. It need not exist yet."""
+    chosen = os.environ.get("METPIPE_CACHE")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "metpipe"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` so that a reader sees the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def cached_by_files(kind: str, files: Iterable[Path], compute: Callable[[], str]) -> str:
+    """`compute()`, remembered for as long as every file keeps its path, size and mtime.
+
+    The cache only saves time: when it can't be read or written, the value is computed again.
+    """
+    entry = cache_dir() / "digests" / f"{_files_key(kind, files)}.txt"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        kept = entry.read_text(encoding="utf-8")
+        if len(kept) == 64:
+            return kept
+    value = compute()
+    with contextlib.suppress(OSError):
+        write_whole(entry, value)
+    return value
+
+
+def _files_key(kind: str, files: Iterable[Path]) -> str:
+    hasher = hashlib.sha256(kind.encode())
+    for file in sorted(path.resolve() for path in files):
+        facts = file.stat()
+        hasher.update(f"\0{file}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
+    return hasher.hexdigest()

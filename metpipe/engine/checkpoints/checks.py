@@ -1,0 +1,42 @@
+"""Checks a checkpoint against what the circuit binds, before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from metpipe.engine.checkpoints.protocol import Checkpoint, Shape
+from metpipe.errors import ConfigError
+
+__all__ = ["check_tensors"]
+
+
+def check_tensors(checkpoint: Checkpoint, shapes: Mapping[str, Shape]) -> list[str]:
+    """The checkpoint's tensors that nothing binds, sorted; the caller says what becomes of them.
+
+    `shapes`: tensor name -> shape that the circuit binds. ConfigError names the first tensor that
+    is missing or of another shape, and how many more are.
+    """
+    if not checkpoint.has_weights:
+        raise ConfigError(
+            f"{checkpoint.source}: has a config but no weights, which is enough to plan "
+            "(pipeline=memory) but not to run; give a checkpoint with its safetensors"
+        )
+    found = checkpoint.tensors
+    faults = [
+        _fault(name, shape, found.get(name))
+        for name, shape in shapes.items()
+        if found.get(name) != tuple(shape)
+    ]
+    if faults:
+        more = f" (and {len(faults) - 1} more tensors that don't fit)" if len(faults) > 1 else ""
+        raise ConfigError(
+            f"{checkpoint.source}: {faults[0]}{more}; config and weights are of different models, "
+            "or the file isn't whole"
+        )
+    return sorted(set(found) - set(shapes))
+
+
+def _fault(name: str, expected: Shape, found: Shape | None) -> str:
+    if found is None:
+        return f"tensor {name} is missing, expected {list(expected)}"
+    return f"tensor {name} has shape {list(found)}, expected {list(expected)}"

@@ -1,0 +1,53 @@
+"""Opens whatever the model section names: a folder, a .gguf, a package, or a config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from metpipe.engine.checkpoints.folder import PICKLE_REFUSED, is_pickle, open_folder
+from metpipe.engine.checkpoints.protocol import Checkpoint, ModelSource, Shape
+from metpipe.engine.checkpoints.synthetic import synthetic
+from metpipe.errors import ConfigError
+
+__all__ = ["ShapesOf", "open_checkpoint"]
+
+ShapesOf = Callable[[Mapping[str, object]], Mapping[str, Shape]]
+
+
+def open_checkpoint(model: ModelSource, *, shapes_of: ShapesOf | None = None) -> Checkpoint:
+    """The checkpoint of a model section; reads headers and config only.
+
+    `shapes_of` gives the tensor shapes that a config implies and is asked for synthetic weights
+    only; without it these are a config without weights. ConfigError says what is wrong and where.
+    """
+    if model.checkpoint is not None:
+        return _open_path(model.checkpoint)
+    if model.package is not None and model.config is not None:
+        raise ConfigError(
+            f"model {model.name}: model.package and model.config are both set; set one to null"
+        )
+    if model.config is not None:
+        shapes = shapes_of(model.config) if shapes_of is not None else {}
+        return synthetic(model.config, shapes, model.seed, name=model.name)
+    raise ConfigError(
+        f"model {model.name}: names no weights; set model.checkpoint to a Hugging Face folder or a "
+        ".gguf file, or choose a model of conf/model"
+    )
+
+
+def _open_path(given: str) -> Checkpoint:
+    path = Path(given).expanduser()
+    if not path.exists():
+        raise ConfigError(
+            f"model.checkpoint={given}: there is no such folder or file; metpipe reads local "
+            "checkpoints only, so fetch the model first and give the path it lies at"
+        )
+    if path.is_dir():
+        return open_folder(path)
+    if is_pickle(path):
+        raise ConfigError(f"model.checkpoint={given}: {PICKLE_REFUSED}")
+    raise ConfigError(
+        f"model.checkpoint={given}: is a file; give the folder that holds config.json and "
+        "*.safetensors, or a .gguf file"
+    )

@@ -1,0 +1,177 @@
+"""Synthetic weights: a config, tensor shapes and a seed give the same bits on every machine.
+
+Each tensor has a stream of its own, drawn from the seed and its name, so neither order nor
+selection matters. Streams are SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014): integer arithmetic on a counter. A draw of 16 bits picks one of 65,536
+values that were computed with +, * and sqrt alone, which IEEE 754 fixes to the last bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from metpipe.engine.checkpoints.protocol import Shape
+from metpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["GENERATOR", "Synthetic", "synthetic"]
+
+GENERATOR = "splitmix64/1"
+"""Names the bits that are drawn; raise the number when they change. Part of the digest."""
+
+GAMMA, MIX_A, MIX_B = (
+    np.uint64(0x9E3779B97F4A7C15),
+    np.uint64(0xBF58476D1CE4E5B9),
+    np.uint64(0x94D049BB133111EB),
+)
+CHUNK_DRAWS = 1 << 16  # draws of 64 bits; four weights each, so that a chunk stays in the cache
+
+HEAD_GAIN = 2.0  # logits of a unit-RMS row then have a standard deviation of about 2
+NORM_SPREAD = 0.2
+BIAS_SPREAD = 0.3
+HEADS = ("lm_head.weight", "embed_tokens.weight")
+
+U16 = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Weights that are drawn when they are read; none when the shapes aren't known yet."""
+
+    name: str
+    config: Mapping[str, object]
+    tensors: Mapping[str, Shape]
+    seed: int
+
+    @property
+    def source(self) -> str:
+        """Says that nothing was read."""
+        return f"synthetic weights of model {self.name} (seed {self.seed})"
+
+    @property
+    def reader(self) -> Literal["synthetic"]:
+        """Always synthetic."""
+        return "synthetic"
+
+    @property
+    def path(self) -> None:
+        """There is no file."""
+        return
+
+    @property
+    def has_weights(self) -> bool:
+        """False when no shapes were given."""
+        return bool(self.tensors)
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor in bf16, drawn anew at each call; the caller owns it."""
+        import torch
+
+        if name not in self.tensors:
+            raise ConfigError(f"{self.source}: no shape was given for tensor {name}")
+        shape = self.tensors[name]
+        bits = draw(self.seed, name, math.prod(shape), _table(*_spread(name, shape)))
+        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).reshape(shape)
+
+    def digest(self) -> str:
+        """Sha256 over generator, seed, names and shapes: they fix every bit, so none is drawn."""
+        lines = [f"{name} bf16 {list(shape)}" for name, shape in sorted(self.tensors.items())]
+        return hashlib.sha256("\n".join([GENERATOR, str(self.seed), *lines]).encode()).hexdigest()
+
+    def tokenizer(self) -> None:
+        """Random weights know no words."""
+        return
+
+
+def synthetic(
+    config: Mapping[str, object], shapes: Mapping[str, Shape], seed: int, *, name: str = "synthetic"
+) -> Synthetic:
+    """A checkpoint of lively random bf16 weights: logits with a standard deviation of 1 to 4.
+
+    Matrices have a standard deviation of 1/sqrt(fan-in), head and embedding of 2/sqrt(hidden),
+    norm weights lie around 1, biases around 0. `shapes`: tensor name -> shape, as the circuit
+    binds them. ConfigError for a tensor that is neither matrix, norm weight nor bias.
+    """
+    for tensor, shape in shapes.items():
+        _spread(tensor, shape)
+    return Synthetic(name=name, config=config, tensors=dict(shapes), seed=seed)
+
+
+def _spread(name: str, shape: Shape) -> tuple[float, float]:
+    """(centre, standard deviation) of a tensor's values."""
+    if len(shape) >= 2 and name.endswith(".weight"):
+        gain = HEAD_GAIN if name.endswith(HEADS) else 1.0
+        return 0.0, gain / math.sqrt(math.prod(shape[1:]))
+    if len(shape) == 1 and name.endswith(".weight"):
+        return 1.0, NORM_SPREAD
+    if len(shape) == 1 and name.endswith(".bias"):
+        return 0.0, BIAS_SPREAD
+    raise ConfigError(
+        f"{name} {list(shape)}: synthetic weights are defined for matrices, norm weights and "
+        "biases only; run a real checkpoint of this model (model.checkpoint=...)"
+    )
+
+
+@lru_cache(maxsize=64)
+def _table(centre: float, deviation: float) -> U16:
+    """The bf16 bits of the 65,536 values: a bell with thin tails, out to 3.4 deviations."""
+    x = (np.arange(65536, dtype=np.float64) - 32767.5) / 32768.0
+    x2 = x * x
+    x4 = x2 * x2
+    bell = x + 3.0 * (x4 * x4 * x)
+    # NOTE: the variance of x + 3 x^9 over [-1, 1] is 1/3 + 6/11 + 9/19.
+    unit = math.sqrt(1.0 / 3.0 + 6.0 / 11.0 + 9.0 / 19.0)
+    values = centre + bell * (deviation / unit)
+    bits = np.ascontiguousarray(values.astype(np.float32)).view(np.uint32)
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> 16
+    return rounded.astype(np.uint16)
+
+
+def draw(seed: int, name: str, count: int, table: U16) -> U16:
+    """`count` entries of the table, by the stream of (seed, name); weight i takes draw i // 4."""
+    key = int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:8], "little")
+    out = np.empty(count, dtype=np.uint16)
+    step = 4 * CHUNK_DRAWS
+    starts = range(0, count, step)
+
+    def fill(start: int) -> None:
+        chunk = out[start : start + step]
+        words = _words(key, start // 4, -(-len(chunk) // 4))
+        indices = words.astype("<u8", copy=False).view("<u2")[: len(chunk)]
+        # mode: the indices can't be out of range, and "raise" would buffer the output
+        np.take(table, indices, out=chunk, mode="clip")
+
+    if len(starts) == 1:
+        fill(0)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(fill, starts))
+    return out
+
+
+def _words(key: int, first: int, count: int) -> npt.NDArray[np.uint64]:
+    """SplitMix64's outputs first .. first + count of the stream that starts at `key`."""
+    z = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
+    z *= GAMMA
+    z += np.uint64(key)
+    t = z >> np.uint64(30)
+    z ^= t
+    z *= MIX_A
+    np.right_shift(z, np.uint64(27), out=t)
+    z ^= t
+    z *= MIX_B
+    np.right_shift(z, np.uint64(31), out=t)
+    z ^= t
+    return z
