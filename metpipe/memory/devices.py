@@ -61,9 +61,10 @@ def find_device(devices: Devices, device_id: str) -> Device:
     wanted = device_id.replace("_", "-")
     if wanted in devices.by_id:
         return devices.by_id[wanted]
-    near = get_close_matches(wanted, devices.by_id, n=3, cutoff=0.4) or sorted(devices.by_id)
+    longer = [key for key in devices.by_id if key.startswith(wanted)]
+    near = longer or get_close_matches(wanted, devices.by_id, n=3, cutoff=0.4)
     raise ConfigError(
-        f"hardware: no device {device_id!r} in {devices.source}; near names: {', '.join(near)}. "
+        f"hardware: no device {device_id!r} in {devices.source}; near names: {', '.join(near or sorted(devices.by_id))}. "
         "Choose one of them, or add a [[device]] to that file"
     )
 
@@ -107,8 +108,8 @@ def match_device(
     ]
     if not rows:
         raise ConfigError(
-            f"hardware: the executing GPU (compute capability {compute_capability}, {sm_count} SMs) "
-            f"is not in {devices.source}; choose hardware=ID to plan for, or add a [[device]]"
+            f"hardware: the executing GPU (compute capability {compute_capability}, {sm_count} "
+            f"SMs) is not in {devices.source}; choose hardware=ID to plan for, or add a [[device]]"
         )
     nearest = min(rows, key=lambda row: abs((row.memory_bytes or 0) - memory_bytes))
     return replace(nearest, memory_bytes=memory_bytes)

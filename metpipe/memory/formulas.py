@@ -1,8 +1,8 @@
 """The terms of a serve as formulas on integers: no file, no environment, no default.
 
 Units are bytes unless a name says otherwise. Each term of the ledger has one function here, so an
-engine can be held to it byte for byte. Division rounds as each docstring says; the only float is the
-utilisation of `budget_bytes`.
+engine can be held to it byte for byte. Division rounds as each docstring says; the only float is
+the utilisation of `budget_bytes`.
 """
 
 from __future__ import annotations

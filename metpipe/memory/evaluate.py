@@ -1,0 +1,116 @@
+"""The one evaluator: counts of an accounting, the driver, the budget, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from metpipe.errors import ConfigError
+from metpipe.memory import formulas
+from metpipe.memory.metpipe import count as count_metpipe
+from metpipe.memory.point import Point, refuse_impossible
+from metpipe.memory.report import Answer, Counts, MemoryReport, PoolRoom, Term
+
+__all__ = ["ACCOUNTINGS", "evaluate"]
+
+ACCOUNTINGS: Mapping[str, Callable[[Point], Counts]] = {"metpipe": count_metpipe}
+"""Accounting -> what counts for it. Another engine's stands beside `metpipe` here."""
+
+CONTEXT_BYTES = 475 * 2**20
+"""Context, modules and local memory, probed on gb10: 250 + 94 + 131 MiB."""
+
+UNCALIBRATED_FIXED_BYTES = 2**30
+UNCALIBRATED_PER_MILLE = 21
+"""gb10's law is the upper end for a device that nobody calibrated."""
+
+
+def evaluate(point: Point) -> MemoryReport:
+    """The serve's bytes at one point, term by term, against the device's budget.
+
+    Raises:
+        ConfigError: the point asks for what no serve can do, or for what cannot be counted.
+    """
+    if point.accounting not in ACCOUNTINGS:
+        known = ", ".join(ACCOUNTINGS)
+        raise ConfigError(
+            f"memory.accounting={point.accounting}: nobody counts that yet; use one of {known}"
+        )
+    refuse_impossible(point)
+    counts = ACCOUNTINGS[point.accounting](point)
+    device_bytes = point.device.memory_bytes or 0
+    budget = formulas.budget_bytes(device_bytes, point.serve.gpu_memory_utilization)
+    terms = (*counts.terms, driver_term(point, budget))
+    low, high = sum(term.low for term in terms), sum(term.high for term in terms)
+    return MemoryReport(
+        accounting=point.accounting,
+        device=point.device.id,
+        kernel_set=point.planned.kernel_set.name,
+        device_bytes=device_bytes,
+        budget=budget,
+        counts=counts,
+        terms=terms,
+        total_low=low,
+        total_high=high,
+        answer=_answer(budget, low, high),
+        pool=_pool_room(point, counts, budget, low, high),
+        notes=(*counts.notes, *_notes(point)),
+    )
+
+
+def driver_term(point: Point, budget: int) -> Term:
+    """What the driver takes: nothing on a CPU, a calibrated law, or a stated range."""
+    device = point.device
+    if device.kind == "cpu":
+        return Term("driver", 0, 0, "exact", "nothing is charged on a CPU")
+    if device.driver is not None:
+        law = device.driver
+        driver = formulas.driver_bytes(budget, law.fixed_bytes, law.budget_per_mille)
+        source = (
+            f"{law.fixed_bytes} + floor(budget / 1000) x {law.budget_per_mille}, calibrated on "
+            f"{law.calibrated_on}"
+        )
+        return Term("driver", driver, driver, "calibrated", source)
+    high = formulas.driver_bytes(budget, UNCALIBRATED_FIXED_BYTES, UNCALIBRATED_PER_MILLE)
+    source = (
+        f"nobody calibrated {device.device_class}: from a context of 475 MiB to "
+        f"1 GiB + floor(budget / 1000) x {UNCALIBRATED_PER_MILLE}, the law of gb10"
+    )
+    return Term("driver", CONTEXT_BYTES, high, "uncalibrated", source)
+
+
+def _answer(budget: int, low: int, high: int) -> Answer:
+    if high <= budget:
+        return "fits"
+    return "does not fit" if low > budget else "depends"
+
+
+def _pool_room(point: Point, counts: Counts, budget: int, low: int, high: int) -> PoolRoom | None:
+    """The KV pool that the budget leaves when everything else stays as it is."""
+    if not counts.kv_blocks:
+        return None
+    pool = sum(state.bytes for state in counts.states if state.holding == "blocks")
+    block_bytes = pool // counts.kv_blocks
+    return PoolRoom(
+        block_size=point.serve.block_size,
+        block_bytes=block_bytes,
+        blocks_needed=counts.kv_blocks,
+        blocks_low=max(0, (budget - (high - pool)) // block_bytes),
+        blocks_high=max(0, (budget - (low - pool)) // block_bytes),
+    )
+
+
+def _notes(point: Point) -> tuple[str, ...]:
+    device, utilization = point.device, point.serve.gpu_memory_utilization
+    notes = []
+    if device.kind == "gpu" and point.planned.kernel_set.name != device.device_class:
+        notes.append(
+            f"planned with the kernel set {point.planned.kernel_set.name}: there is none for "
+            f"{device.device_class}"
+        )
+    if device.driver is not None and utilization > device.driver.util_ceiling:
+        notes.append(
+            f"utilisation {utilization} is above the ceiling {device.driver.util_ceiling} of "
+            f"{device.device_class}"
+        )
+    if device.driver is not None and device.driver.unified:
+        notes.append("unified memory: what the host uses shares the device, outside the budget")
+    return tuple(notes)

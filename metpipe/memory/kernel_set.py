@@ -1,0 +1,135 @@
+"""What planning needs of a kernel set: its rules, its kernels' names and the families' workspaces."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from metpipe.circuit import RuleSet, parse_fusions
+from metpipe.errors import ConfigError
+from metpipe.memory.expressions import expression_names
+
+__all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_set"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A scratch buffer: as many bytes as the largest of its expressions."""
+
+    name: str
+    expressions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kernels ("module.func") that share workspaces."""
+
+    name: str
+    kernels: frozenset[str]
+    workspaces: tuple[Workspace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """A folder of kernels as a planner sees it; `kernels` are the functions that its files define."""
+
+    name: str
+    rules: RuleSet
+    kernels: frozenset[str]
+    families: tuple[Family, ...]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Workspace(_Strict):
+    name: str
+    bytes: list[str] = Field(min_length=1)
+    why: str = ""
+
+
+class _Family(_Strict):
+    name: str
+    kernels: list[str] = Field(min_length=1)
+    why: str = ""
+    workspace: list[_Workspace] = []
+
+
+class _Families(_Strict):
+    schema_version: int = Field(1, alias="schema")
+    family: list[_Family] = []
+
+
+def parse_families(text: str, source: str) -> tuple[Family, ...]:
+    """The families in a FAMILIES.toml text; `source` names it in messages.
+
+    Raises:
+        ConfigError: broken TOML, an unknown key, a text that is no byte expression, a name twice.
+    """
+    try:
+        rows = _Families.model_validate(tomllib.loads(text)).family
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    except ValidationError as error:
+        item = error.errors(include_url=False)[0]
+        key = ".".join(map(str, item["loc"]))
+        raise ConfigError(f"{source}: {key}: {item['msg']}") from None
+    names = [row.name for row in rows]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"{source}: the family {min(twice)!r} appears more than once")
+    return tuple(_family(row, source) for row in rows)
+
+
+def read_kernel_set(folder: Path) -> KernelSet:
+    """The kernel set in `folder`, without importing its code.
+
+    Raises:
+        ConfigError: a file that is missing or breaks its schema.
+    """
+    rules, families = folder / "FUSIONS.toml", folder / "FAMILIES.toml"
+    return KernelSet(
+        name=folder.name,
+        rules=parse_fusions(_text(rules), str(rules)),
+        kernels=_defined_kernels(folder),
+        families=parse_families(_text(families), str(families)),
+    )
+
+
+def family_of(families: tuple[Family, ...]) -> Mapping[str, tuple[Family, ...]]:
+    """kernel name -> the families that hold it."""
+    kernels = {kernel for family in families for kernel in family.kernels}
+    return {
+        kernel: tuple(family for family in families if kernel in family.kernels)
+        for kernel in kernels
+    }
+
+
+def _family(row: _Family, source: str) -> Family:
+    for workspace in row.workspace:
+        for expression in workspace.bytes:
+            expression_names(expression, f"{source}: {row.name}.{workspace.name}")
+    workspaces = tuple(Workspace(entry.name, tuple(entry.bytes)) for entry in row.workspace)
+    return Family(row.name, frozenset(row.kernels), workspaces)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the kernel set: {error}") from None
+
+
+def _defined_kernels(folder: Path) -> frozenset[str]:
+    """`module.func` of each public function at the top of the folder's files."""
+    return frozenset(
+        f"{path.stem}.{item.name}"
+        for path in sorted(folder.glob("*.py"))
+        for item in ast.parse(_text(path)).body
+        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
+    )

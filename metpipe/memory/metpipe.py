@@ -1,0 +1,155 @@
+"""The `metpipe` accounting: what this engine allocates for a serve, term by term.
+
+Every term is one allocation or a set of equal ones, sized by a formula that the engine uses as well,
+so all are `exact`. Bytes of a checkpoint that no node binds are never loaded and never counted.
+"""
+
+from __future__ import annotations
+
+from metpipe.circuit.formats import element_bytes as state_element_bytes
+from metpipe.memory import formulas
+from metpipe.memory.planned import StateGroup
+from metpipe.memory.point import Point
+from metpipe.memory.report import Counts, RunBytes, StateBytes, Term, WorkspaceBytes
+
+__all__ = ["count"]
+
+SOURCES = {
+    "weights": "bound tensors in bf16, each binding once: 2 x the product of its shape",
+    "kv": "per layer and side: blocks x block size x elements x element size, blocks = "
+    "C x (floor((ISL + OSL) / block) + 1) + 1",
+    "states": "per layer: (slots + 1) x elements x element size",
+    "arena": "one buffer for all runs: the largest of their first-fit layouts",
+    "workspace": "per kernel family and buffer: its expressions in FAMILIES.toml at the widest run",
+    "tables": "rope cosines and sines in f32: 2 x max_seq_len x rotary_dim / 2 x 4 per parameter set",
+    "step": "i32 token ids, positions, slots and block table: rows of the widest run x "
+    "(3 + ceil(max_seq_len / block) + 1) x 4",
+}
+
+
+def count(point: Point) -> Counts:
+    """Everything but the driver, at one point.
+
+    Raises:
+        ConfigError: a dtype without an element size, a block of no tokens, a workspace expression
+            that names what the point does not know.
+    """
+    states = tuple(_state(point, group) for group in point.planned.states)
+    runs = runs_of(point)
+    workspaces = _workspaces(point, runs)
+    sizes = {
+        "weights": point.planned.weights,
+        "kv": sum(state.bytes for state in states if state.holding == "blocks"),
+        "states": sum(state.bytes for state in states if state.holding == "live"),
+        "arena": max(run.arena for run in runs),
+        "workspace": sum(workspace.bytes for workspace in workspaces),
+        "tables": _tables(point),
+        "step": _step(point, runs),
+    }
+    return Counts(
+        terms=tuple(Term(key, size, size, "exact", SOURCES[key]) for key, size in sizes.items()),
+        nodes=point.planned.nodes,
+        states=states,
+        runs=runs,
+        workspaces=workspaces,
+        kv_blocks=num_kv_blocks(point) if any(s.holding == "blocks" for s in states) else 0,
+        notes=("outside bytes not counted: this engine loads bound tensors only",),
+    )
+
+
+def num_kv_blocks(point: Point) -> int:
+    """Blocks of the paged pool: the boot's own where one is checked, else the workload's demand."""
+    if point.boot is not None:
+        return point.boot.kv_blocks
+    return formulas.kv_blocks(point.workload.concurrency, point.num_tokens, point.serve.block_size)
+
+
+def runs_of(point: Point) -> tuple[RunBytes, ...]:
+    """The programs that the serve needs at this load: its decode step and its widest prefill."""
+    if point.boot is not None:
+        return tuple(_run(point, f"{mode} {rows}", mode, rows) for mode, rows in point.boot.runs)
+    rows = formulas.padded_rows(point.workload.concurrency)
+    prefill = formulas.prefill_rows(point.workload.isl, point.serve.max_prefill_tokens)
+    return (
+        _run(point, "decode", "decode" if rows == 1 else "multi_seq", rows),
+        _run(point, "prefill", "prefill", prefill),
+    )
+
+
+def _run(point: Point, label: str, mode: str, rows: int) -> RunBytes:
+    arena, materialized = point.planned.sizes(mode, rows).arena(rows)
+    return RunBytes(label, mode, rows, arena, materialized)
+
+
+def _state(point: Point, group: StateGroup) -> StateBytes:
+    """Paged states hold a block pool, recurrent ones a slot per sequence and a dummy.
+
+    Other kinds (caches) are not held by this engine: a circuit that declares one holds 0 units.
+    """
+    dtype, size = _dtype(point, group)
+    layers, unit = len(group.states), group.elements * size
+    match group.kind:
+        case "paged_kv":
+            blocks, block = num_kv_blocks(point), point.serve.block_size
+            units, pool = blocks * block, formulas.kv_bytes(blocks, block, group.elements, size)
+        case "recurrent":
+            slots = point.num_slots if point.boot is None else point.boot.slots
+            units, pool = slots + 1, formulas.recurrent_bytes(slots, group.elements, size)
+        case _:
+            units, pool = 0, 0
+    return StateBytes(
+        local=group.local,
+        kind=group.kind,
+        holding="blocks" if group.kind == "paged_kv" else "live",
+        lifetime=group.lifetime,
+        dtype=dtype,
+        section=group.section,
+        states=group.states,
+        units=units,
+        unit_bytes=unit,
+        bytes=layers * pool,
+    )
+
+
+def _dtype(point: Point, group: StateGroup) -> tuple[str, int]:
+    """A state's dtype, its `{key}` replaced by the serve flag, and the bytes of an element."""
+    match group.format:
+        case "{kv_cache_dtype}":
+            dtype = point.serve.kv_cache_dtype
+            return dtype, formulas.element_bytes(dtype, "serve.kv_cache_dtype")
+        case "{ssm_h_storage}":
+            dtype = "f16" if point.serve.ssm_h_dtype == "f16-pool" else point.serve.ssm_h_dtype
+            return dtype, formulas.element_bytes(dtype, "serve.ssm_h_dtype")
+    return group.format, state_element_bytes(group.format)
+
+
+def _tables(point: Point) -> int:
+    return sum(
+        formulas.rope_table_bytes(point.serve.max_seq_len, table.rotary_dim)
+        for table in point.planned.rope_tables
+    )
+
+
+def _step(point: Point, runs: tuple[RunBytes, ...]) -> int:
+    serve, widest = point.serve, max(run.rows for run in runs)
+    return formulas.step_input_bytes(widest, serve.max_seq_len, serve.block_size)
+
+
+def _workspaces(point: Point, runs: tuple[RunBytes, ...]) -> tuple[WorkspaceBytes, ...]:
+    """Per family and buffer the run that needs most; the first wins ties."""
+    names = {
+        "max_seq_len": point.serve.max_seq_len,
+        "block_size": point.serve.block_size,
+        "threads": point.threads,
+        "sm_count": point.device.sm_count,
+    }
+    known = {name: value for name, value in names.items() if value is not None}
+    widest: dict[tuple[str, str], WorkspaceBytes] = {}
+    for run in runs:
+        for need in point.planned.sizes(run.mode, run.rows).workspaces(run.rows, known):
+            key = (need.family, need.name)
+            if key not in widest or need.bytes > widest[key].bytes:
+                widest[key] = WorkspaceBytes(
+                    need.family, need.name, need.bytes, run.label, need.nodes
+                )
+    return tuple(widest.values())

@@ -1,0 +1,142 @@
+"""What an evaluation says: terms with their status and source, and whether the serve fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "Answer",
+    "Counts",
+    "MemoryReport",
+    "NodeBytes",
+    "PoolRoom",
+    "RunBytes",
+    "StateBytes",
+    "Status",
+    "Term",
+    "WorkspaceBytes",
+]
+
+Status = Literal["exact", "calibrated", "uncalibrated"]
+"""exact: asserted against real allocations; calibrated: on named boots; uncalibrated: a range."""
+
+Answer = Literal["fits", "does not fit", "depends"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One item of the bill, in bytes: `low` and `high` differ only when uncalibrated."""
+
+    id: str
+    low: int
+    high: int
+    status: Status
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBytes:
+    """A node's stored tensors; 0 where an earlier node has the same binding."""
+
+    node: str
+    op: str
+    layer: int | None
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """One kind of state over all layers that have it: `bytes` = layers x units x unit_bytes.
+
+    A unit is a token of the paged pool or a slot; `states` are the ids, one a layer.
+    """
+
+    local: str
+    kind: str
+    holding: Literal["blocks", "live"]
+    lifetime: str
+    dtype: str
+    section: str
+    states: tuple[str, ...]
+    units: int
+    unit_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunBytes:
+    """One program's activations: the arena it needs and the plain sum of its edges."""
+
+    label: str
+    mode: str
+    rows: int
+    arena: int
+    materialized: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceBytes:
+    """A kernel family's scratch buffer at the run that needs most of it; all launches share it."""
+
+    family: str
+    name: str
+    bytes: int
+    run: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What an accounting counts: every term but the driver's, and the rows behind them."""
+
+    terms: tuple[Term, ...]
+    nodes: tuple[NodeBytes, ...]
+    states: tuple[StateBytes, ...]
+    runs: tuple[RunBytes, ...]
+    workspaces: tuple[WorkspaceBytes, ...]
+    kv_blocks: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRoom:
+    """The KV pool that the budget leaves beside everything else, at both ends of the range."""
+
+    block_size: int
+    block_bytes: int
+    blocks_needed: int
+    blocks_low: int
+    blocks_high: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """The whole answer at one point, in bytes. Headroom is signed: budget less total."""
+
+    accounting: str
+    device: str
+    kernel_set: str
+    device_bytes: int
+    budget: int
+    counts: Counts
+    terms: tuple[Term, ...]
+    total_low: int
+    total_high: int
+    answer: Answer
+    pool: PoolRoom | None
+    notes: tuple[str, ...]
+
+    @property
+    def headroom_low(self) -> int:
+        """What is certainly left."""
+        return self.budget - self.total_high
+
+    @property
+    def headroom_high(self) -> int:
+        """What is left at best."""
+        return self.budget - self.total_low
+
+    def term(self, term_id: str) -> Term:
+        """The term of this id."""
+        return next(term for term in self.terms if term.id == term_id)
