@@ -1,0 +1,122 @@
+"""The verdict, with its reasons: a pure function of the evidence.
+
+Three ranks, the first that has a reason decides. 1: nothing can be proven, since the reference does
+not repeat or the comparer is broken (INCONCLUSIVE). 2: something is wrong (FAIL). 3: something was
+not proven (INCONCLUSIVE). Otherwise PASS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from metpipe.diff.comparison import Comparison
+from metpipe.diff.records import Check, Control, MovedBytes, VacuousPair
+from metpipe.errors import Exit
+
+__all__ = ["Case", "Evidence", "Expect", "Verdict", "judge"]
+
+Expect = Literal["equal", "report"]
+"""Whether a comparison is judged, or only shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One comparison, of which case (prompt, width) it is, and whether it is judged."""
+
+    name: str
+    comparison: Comparison
+    expect: Expect = "equal"
+
+    @property
+    def judged(self) -> bool:
+        return self.expect == "equal"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything that a verdict is made of."""
+
+    cases: tuple[Case, ...]
+    repeats: tuple[Control, ...]
+    controls: tuple[Control, ...]
+    self_test: tuple[Check, ...]
+    moved: tuple[MovedBytes, ...] = ()
+    unexercised: tuple[str, ...] = ()
+    """A sentence for each path that should have run and did not."""
+    vacuous: tuple[VacuousPair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """PASS, FAIL or INCONCLUSIVE; no reasons exactly when PASS, those that decided first."""
+
+    outcome: Exit
+    reasons: tuple[str, ...]
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict; all reasons of all ranks are given, in the order of the ranks."""
+    ranks = (
+        (Exit.INCONCLUSIVE, tuple(groundless(evidence))),
+        (Exit.FAIL, tuple(wrong(evidence))),
+        (Exit.INCONCLUSIVE, tuple(unproven(evidence))),
+    )
+    outcome = next((outcome for outcome, reasons in ranks if reasons), Exit.PASS)
+    return Verdict(outcome, tuple(reason for _, reasons in ranks for reason in reasons))
+
+
+def groundless(evidence: Evidence) -> Iterator[str]:
+    """Why no comparison of this run means anything."""
+    if not evidence.self_test:
+        yield "the comparer's self-test did not run."
+    yield from (
+        f"the comparer's self-test failed, {check.name}: {check.sentence}"
+        for check in evidence.self_test
+        if not check.passed
+    )
+    if not evidence.repeats:
+        yield "the reference was not repeated, so a difference could be its own."
+    yield from (repeat.sentence for repeat in evidence.repeats if not repeat)
+
+
+def wrong(evidence: Evidence) -> Iterator[str]:
+    """What is wrong with a judged forward, or with the reference."""
+    for case in evidence.cases:
+        if case.judged and not case.comparison:
+            yield f"{case.name}, {case.comparison.sentence}"
+    shown_only = unjudged_variants(evidence)
+    for moved in evidence.moved:
+        if moved.labels and moved.variant not in shown_only:
+            labels = ", ".join(moved.labels)
+            yield f"{moved.case}, {moved.variant}: bytes that no step owns moved ({labels})"
+    for control in evidence.controls:
+        if control.verdict in ("early", "other_row") and control.variant not in shown_only:
+            yield control.sentence
+
+
+def unproven(evidence: Evidence) -> Iterator[str]:
+    """What a PASS would need and this run does not show."""
+    judged = [case.comparison.variant for case in evidence.cases if case.judged]
+    if not judged:
+        yield "nothing was compared: no judged comparison."
+    shown_only = unjudged_variants(evidence)
+    controlled = {control.variant for control in evidence.controls}
+    for variant in dict.fromkeys(judged):
+        if variant not in controlled:
+            yield f"{variant}: no detection control ran, so its comparison could be blind."
+    for control in evidence.controls:
+        if control.verdict in ("blind", "late") and control.variant not in shown_only:
+            yield control.sentence
+    yield from evidence.unexercised
+    for pair in evidence.vacuous:
+        if not pair.allowed and pair.variant in judged:
+            yield pair.sentence
+
+
+def unjudged_variants(evidence: Evidence) -> frozenset[str]:
+    """Variants that are only shown, in every case."""
+    judged = {case.comparison.variant for case in evidence.cases if case.judged}
+    shown = {case.comparison.variant for case in evidence.cases if not case.judged}
+    return frozenset(shown - judged)
