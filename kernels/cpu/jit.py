@@ -1,0 +1,39 @@
+"""The one place where functions are compiled: the options that keep the bits.
+
+No fast-math flag anywhere. It is said, not left out: an unset `fastmath` is inherited from
+whichever caller triggers the first compile. `error_model="numpy"` because a divisor may be zero.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+# A libm replacement would give exp and friends other bits; the set's own are used, this is a belt.
+os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
+
+from numba import config, intp, njit
+
+__all__ = ["KERNEL_SIGNATURE", "device", "kernel"]
+
+config.THREADING_LAYER = "omp"
+
+KERNEL_SIGNATURE = (intp, intp, intp)
+"""(address of the bound arguments, this chunk, number of chunks)"""
+
+
+def device(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
+    """Compiles a function that kernels call."""
+    wrap = njit(
+        fastmath=False, error_model="numpy", cache=True, nogil=True, parallel=parallel
+    )
+    return wrap if function is None else wrap(function)
+
+
+def kernel(function: Callable[[int, int, int], None]) -> Any:
+    """Compiles the body of a kernel, `body(arguments, chunk, chunks)`, at its first launch.
+
+    Chunk t of n writes outputs that no other chunk touches, so that n changes no bits.
+    """
+    return device(function)

@@ -1,0 +1,148 @@
+"""RMS norms with a plain weight: whole rows, heads, and fused with the residual add before.
+
+Numerics (those of the Hugging Face Llama family): sum of squares in float32 by lanes of even and
+odd elements and the fixed tree, the last dim % 32 squares one by one; mean = sum / dim; the value
+x / sqrt(mean + eps) is rounded to bf16, then multiplied by the weight and rounded again.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .check import bf16, disjoint, matrix
+from .jit import device, kernel
+from .launch import Launch, bind
+from .memory import even, load1, load16, load_i64, load_number, odd, store1, store16
+from .scalar import add1, normed1, rsqrt
+from .simd import LANES, add, div, fma, hsum, like, splat, zero
+
+__all__ = ["add_rms_norm", "head_norm", "rms_norm"]
+
+
+@device
+def sum_of_squares(x, dim):
+    """Sum of squares of bf16 elements 0..dim-1, in float32."""
+    a = zero()
+    b = zero()
+    whole = dim - dim % 32
+    for i in range(0, whole, 32):
+        e = even(x, i)
+        o = odd(x, i)
+        a = fma(e, e, a)
+        b = fma(o, o, b)
+    total = hsum(add(a, b))
+    for i in range(whole, dim):
+        total = fma(load1(x, i), load1(x, i), total)
+    return total
+
+
+@device
+def norm_row(x, weight, y, dim, eps):
+    """One row (or head): y = bf16(bf16(x / rms) * weight)."""
+    total = sum_of_squares(x, dim)
+    inverse = rsqrt(add(div(total, like(total, dim)), eps))
+    lanes = splat(inverse)
+    whole = dim - dim % LANES
+    for i in range(0, whole, LANES):
+        store16(y, i, normed1(load16(x, i), lanes, load16(weight, i)))
+    for i in range(whole, dim):
+        store1(y, i, normed1(load1(x, i), inverse, load1(weight, i)))
+
+
+@device
+def add_row(a, b, y, dim):
+    """One row: y = bf16(a + b)."""
+    whole = dim - dim % LANES
+    for i in range(0, whole, LANES):
+        store16(y, i, add1(load16(a, i), load16(b, i)))
+    for i in range(whole, dim):
+        store1(y, i, add1(load1(a, i), load1(b, i)))
+
+
+@kernel
+def _rms_norm(arguments, chunk, chunks):
+    x = load_i64(arguments, 0)
+    weight = load_i64(arguments, 1)
+    y = load_i64(arguments, 2)
+    rows = load_i64(arguments, 3)
+    dim = load_i64(arguments, 4)
+    eps = load_number(arguments, 5)
+    for row in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
+        at = 2 * row * dim
+        norm_row(x + at, weight, y + at, dim, eps)
+
+
+@kernel
+def _add_rms_norm(arguments, chunk, chunks):
+    stream = load_i64(arguments, 0)
+    delta = load_i64(arguments, 1)
+    weight = load_i64(arguments, 2)
+    total = load_i64(arguments, 3)
+    y = load_i64(arguments, 4)
+    rows = load_i64(arguments, 5)
+    dim = load_i64(arguments, 6)
+    eps = load_number(arguments, 7)
+    for row in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
+        at = 2 * row * dim
+        add_row(stream + at, delta + at, total + at, dim)
+        norm_row(total + at, weight, y + at, dim, eps)
+
+
+def rms_norm(
+    *, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float
+) -> Launch:
+    """y = norm of each row of x [rows, dim] times weight [dim], all bf16."""
+    rows, dim = matrix("x", x)
+    return _bind_norm(x, weight, y, eps, rows, dim)
+
+
+def head_norm(
+    *, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float
+) -> Launch:
+    """y = norm of each head of x [rows, heads * head_dim] times weight [head_dim], all bf16."""
+    rows, dim = matrix("x", x)
+    head_dim = weight.shape[-1]
+    if dim % head_dim:
+        raise ValueError(f"x has {dim} columns: not whole heads of weight's {head_dim}")
+    return _bind_norm(x, weight, y, eps, rows * (dim // head_dim), head_dim)
+
+
+def _bind_norm(
+    x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float, rows: int, dim: int
+) -> Launch:
+    disjoint({"y": y}, {"x": x, "weight": weight})
+    shape = tuple(x.shape)
+    arguments = (
+        bf16("x", x, shape),
+        bf16("weight", weight, (dim,)),
+        bf16("y", y, shape),
+        rows,
+        dim,
+        float(eps),
+    )
+    return bind(_rms_norm, arguments, (x, weight, y), 2 * rows * dim)
+
+
+def add_rms_norm(
+    *,
+    stream: torch.Tensor,
+    delta: torch.Tensor,
+    weight: torch.Tensor,
+    total: torch.Tensor,
+    y: torch.Tensor,
+    eps: float,
+) -> Launch:
+    """total = bf16(stream + delta), then y = norm of the ROUNDED total; all bf16 [rows, dim]."""
+    rows, dim = matrix("stream", stream)
+    disjoint({"total": total, "y": y}, {"stream": stream, "delta": delta, "weight": weight})
+    arguments = (
+        bf16("stream", stream, (rows, dim)),
+        bf16("delta", delta, (rows, dim)),
+        bf16("weight", weight, (dim,)),
+        bf16("total", total, (rows, dim)),
+        bf16("y", y, (rows, dim)),
+        rows,
+        dim,
+        float(eps),
+    )
+    return bind(_add_rms_norm, arguments, (stream, delta, weight, total, y), 4 * rows * dim)
