@@ -14,8 +14,8 @@ class Disclosure:
     """What a forward really ran."""
 
     forward: str
-    plan_digests: Mapping[tuple[str, int], str]
-    """(mode, rows) that ran -> plan digest; empty for a forward that has no plans."""
+    plan_digests: Mapping[str, str]
+    """Mode and rows that ran, as in "decode 1" -> plan digest; empty where there are no plans."""
     kernel_digests: Mapping[str, str]
     """Kernel that ran -> digest of its source, callees and compile options."""
     graphs: bool

@@ -57,7 +57,7 @@ class Bench:
         return comparer.result()
 
     def equal_runs(self) -> list[torch.Tensor]:
-        return [self.logits.clone() for _ in range(1 + NUM_STEPS)]
+        return [self.logits.clone()] * (1 + NUM_STEPS)
 
     def flipped(self, offset: int, mask: int) -> torch.Tensor:
         run = self.logits.clone()

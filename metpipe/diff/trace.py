@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 __all__ = ["Trace"]
 
@@ -33,25 +32,3 @@ class Trace:
         }
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a trace whose parts count other steps: {lengths}.")
-
-    def as_record(self) -> dict[str, Any]:
-        """Plain JSON data; `from_record` gives an equal trace."""
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Trace:
-        """The trace that `as_record` recorded; raises ValueError on another record."""
-        odd = record.keys() ^ {field.name for field in fields(cls)}
-        if odd:
-            raise ValueError(f"not the record of a trace: {sorted(odd)} missing or unknown.")
-        parts: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in record.items()
-        }
-        return cls(**parts)
-
-
-def plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
