@@ -188,3 +188,17 @@ def test_sentences_tell_what_went_wrong() -> None:
 def test_too_small_a_bench_is_refused() -> None:
     with pytest.raises(ValueError, match="needs 2 rows"):
         run_self_test(num_rows=1)
+
+
+@pytest.mark.gpu
+def test_the_comparer_passes_its_own_test_on_the_gpu() -> None:
+    assert failed(device="cuda", vocab_size=151936) == set()
+
+
+@pytest.mark.gpu
+def test_a_reference_on_the_host_is_compared_with_a_run_on_the_gpu() -> None:
+    logits = torch.randn(3, 1000).to(torch.bfloat16)
+    run = logits.cuda()
+    assert compare_bytes(logits, run)
+    run[1, 7] += 1
+    assert compare_bytes(logits, run).rows == (1,)

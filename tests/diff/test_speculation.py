@@ -1,0 +1,73 @@
+"""Drafts, accepts and batch shapes of the verify modes."""
+
+from __future__ import annotations
+
+import pytest
+
+from metpipe.diff.speculation import (
+    count_accepted,
+    draft_tokens,
+    unexercised_accepts,
+    verify_shapes,
+)
+
+
+@pytest.mark.parametrize(
+    ("committed", "step", "expected"),
+    [
+        pytest.param(1, 0, (12, 13, 14), id="even-step-is-right"),
+        pytest.param(1, 1, (12, 14, 14), id="second-wrong"),
+        pytest.param(1, 3, (13, 13, 14), id="first-wrong"),
+        pytest.param(0, 5, (11, 12, 14), id="third-wrong"),
+        pytest.param(4, 0, (15, 0, 0), id="past-the-end"),
+    ],
+)
+def test_drafts_of_four_rows(committed: int, step: int, expected: tuple[int, ...]) -> None:
+    continuation = [10, 11, 12, 13, 14, 15]
+    assert draft_tokens(continuation, committed, step, width=4, vocab_size=100) == expected
+
+
+def test_a_wrong_draft_wraps_at_the_vocabulary() -> None:
+    assert draft_tokens([99, 99], 0, 1, width=2, vocab_size=100) == (0,)
+    with pytest.raises(ValueError, match="width 1"):
+        draft_tokens([1], 0, 0, width=1, vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "outputs", "expected"),
+    [
+        ((1, 2, 3, 4), (2, 3, 4, 9), 3),
+        ((1, 2, 3, 4), (2, 7, 4, 9), 1),
+        ((1, 2), (5, 9), 0),
+    ],
+)
+def test_leading_drafts_are_accepted(
+    tokens: tuple[int, ...], outputs: tuple[int, ...], expected: int
+) -> None:
+    assert count_accepted(tokens, outputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("accepted", "exercised"),
+    [([2, 0, 2, 1], True), ([2, 2, 2, 2], False), ([0, 1, 0, 1], False), ([], False)],
+)
+def test_both_kinds_of_accept_are_needed(accepted: list[int], exercised: bool) -> None:
+    reason = unexercised_accepts(accepted, 3)
+    assert (reason is None) == exercised
+    assert exercised or "needs both" in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("num_sequences", "widths", "expected"),
+    [
+        (2, [4], ((4, 4),)),
+        (7, [2, 4, 3], ((4,) * 7, (3,) * 7, (2,) * 7, (4, 4, 4, 3, 3, 2, 2))),
+        (2, [2, 3, 4], ((4, 4), (3, 3), (2, 2))),
+        (2, [2, 2], ((2, 2),)),
+        (2, [2, 3], ((3, 3), (2, 2), (3, 2))),
+    ],
+)
+def test_shapes_of_a_batch(
+    num_sequences: int, widths: list[int], expected: tuple[tuple[int, ...], ...]
+) -> None:
+    assert verify_shapes(num_sequences, widths) == expected
