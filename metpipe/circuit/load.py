@@ -1,0 +1,53 @@
+"""The one module of the package that reads files: circuits, config maps and rule sets by folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from metpipe.circuit.fusions_toml import parse_fusions
+from metpipe.circuit.ir import Circuit
+from metpipe.circuit.resolve import Library, Resolved, resolve_checkpoint
+from metpipe.circuit.rules import RuleSet
+from metpipe.errors import ConfigError
+
+__all__ = ["circuit_from_config", "read_library", "read_rules", "resolve_from_config"]
+
+
+def read_library(kernels: Path) -> Library:
+    """Read every architecture under `kernels`/circuits."""
+    folder = kernels / "circuits"
+    maps = {path.name: _read(path) for path in sorted(folder.glob("*.config.toml"))}
+    circuits = {f"{name.removesuffix('.config.toml')}.toml": "" for name in maps}
+    return Library.parse(
+        maps=maps,
+        circuits={name: _read(folder / name) for name in circuits},
+        blocks={path.stem: _read(path) for path in sorted((folder / "blocks").glob("*.toml"))},
+    )
+
+
+def resolve_from_config(
+    config: Mapping[str, object], kernels: Path, source: str = "config.json"
+) -> Resolved:
+    """Read the architectures under `kernels` and understand a config with them."""
+    return resolve_checkpoint(config, library=read_library(kernels), source=source)
+
+
+def circuit_from_config(
+    config: Mapping[str, object], kernels: Path, source: str = "config.json"
+) -> Circuit:
+    """The circuit of a config, with the architectures read from `kernels`."""
+    return resolve_from_config(config, kernels, source).circuit
+
+
+def read_rules(kernel_set: Path) -> RuleSet:
+    """Read the FUSIONS.toml of a kernel set's folder."""
+    path = kernel_set / "FUSIONS.toml"
+    return parse_fusions(_read(path), str(path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ConfigError(f"{path} cannot be read: {problem.strerror}") from None
