@@ -1,0 +1,123 @@
+"""A report on the console: where and what, the tables, one line a control, the verdict last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from metpipe.report import diff_tables, memory_tables
+from metpipe.report.diff_section import DiffSection
+from metpipe.report.schema import Executed, Planned, Report
+from metpipe.report.units import size
+
+__all__ = ["VERDICT_STYLES", "show"]
+
+VERDICT_STYLES = {
+    "PASS": "bold green",
+    "FAIL": "bold red",
+    "INCONCLUSIVE": "bold yellow",
+    "USAGE": "bold red",
+    "DIED": "bold magenta",
+    "INTERRUPTED": "bold yellow",
+}
+
+
+def show(report: Report, console: Console, path: Path | None = None) -> None:
+    """Print the whole report; `path` is where its data was written."""
+    console.print()
+    console.print(_header(report))
+    for part in (*diff_tables.parts(report), *memory_tables.parts(report)):
+        console.print()
+        console.print(part)
+    console.print()
+    console.print(Rule(style="dim"))
+    console.print(_pointers(report, path))
+    console.print(verdict(report))
+
+
+def _pointers(report: Report, path: Path | None) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    grid.add_row("covered", _summary(report))
+    if path is not None:
+        grid.add_row("report", str(path))
+    return grid
+
+
+def verdict(report: Report) -> Table:
+    """The verdict, and each of its reasons on a line of its own."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style=VERDICT_STYLES[report.verdict], no_wrap=True)
+    grid.add_column(overflow="fold")
+    first, *others = report.reasons or ("",)
+    grid.add_row(report.verdict, Text(first))
+    for reason in others:
+        grid.add_row("", Text(reason))
+    return grid
+
+
+def _summary(report: Report) -> str:
+    """What the verdict covers, so that a PASS can't be read as more than it is."""
+    covered = []
+    if report.diff is not None:
+        covered.append(_judged(report.diff))
+    if report.oracle is not None:
+        covered.append(f"{report.oracle.name} {'agrees' if report.oracle.passed else 'disagrees'}")
+    if report.memory is not None:
+        covered.append(f"memory on {report.memory.header.device}: {report.memory.totals.answer}")
+    if report.ledger is not None:
+        covered.append(f"ledger {'agrees' if report.ledger.agrees else 'disagrees'}")
+    if report.rule is not None:
+        covered.append(f"rule {report.rule.id} over {len(report.rule.cases)} cases")
+    return "; ".join(covered)
+
+
+def _judged(diff: DiffSection) -> str:
+    repeats = {control.variant for control in diff.repeat}
+    found = [c for prompt in diff.prompts for c in prompt.comparisons if c.expect == "equal"]
+    judged = [comparison for comparison in found if comparison.variant not in repeats]
+    names = list(dict.fromkeys(comparison.variant for comparison in judged))
+    steps = sum(comparison.steps for comparison in judged)
+    return f"{' and '.join(names) or 'no forward'} judged over {steps} steps, byte for byte"
+
+
+def _header(report: Report) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    origin = report.provenance
+    grid.add_row("run", f"{origin.id}  {report.model}")
+    if (checkpoint := origin.checkpoint) is not None:
+        digest = "" if checkpoint.digest is None else f", sha256 {checkpoint.digest[:12]}"
+        grid.add_row("checkpoint", f"{checkpoint.source} ({checkpoint.reader}{digest})")
+    grid.add_row("executed on", _executed(report.executed_on))
+    grid.add_row("planned for", _planned(report.planned_for))
+    if origin.rerun is not None:
+        grid.add_row("rerun", origin.rerun)
+    if origin.resumed is not None:
+        cached = sum(stage.cached for stage in report.stages)
+        grid.add_row("resumed", f"{cached} of {len(report.stages)} stages from {origin.resumed}")
+    return grid
+
+
+def _executed(machine: Executed | None) -> str:
+    if machine is None:
+        return "nothing was executed"
+    facts = [machine.name]
+    if machine.cores is not None:
+        facts.append(f"{machine.cores} cores")
+    if machine.memory_bytes is not None:
+        facts.append(size(machine.memory_bytes))
+    return f"{machine.device} ({', '.join(facts)}), kernel set {machine.kernel_set}"
+
+
+def _planned(device: Planned | None) -> str:
+    if device is None:
+        return "no memory was planned"
+    stand_in = "" if device.plans_with is None else f", planned with the set {device.plans_with}"
+    return f"{device.device} ({device.name}, {size(device.memory_bytes)}){stand_in}"

@@ -1,0 +1,242 @@
+"""The diff's part of the report, the oracle's, and that of one rule judged alone."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from metpipe.report.record import Record
+
+__all__ = [
+    "Check",
+    "Comparison",
+    "Control",
+    "Coverage",
+    "DiffSection",
+    "Difference",
+    "Digests",
+    "Localized",
+    "Moved",
+    "OracleRow",
+    "OracleSection",
+    "Prompt",
+    "RuleCase",
+    "RuleSection",
+    "Severity",
+    "Timing",
+    "Vacuous",
+    "VariantRow",
+]
+
+
+class Severity(Record):
+    """How far apart the differing rows are; never part of the verdict."""
+
+    elements: int
+    unequal_elements: int
+    nan_elements: int
+    max_abs: float | None
+    max_ulp: int
+    argmax_flips: int
+
+
+class Difference(Record):
+    """One step that differs: null for the prefill; the bytes null while only digests differ."""
+
+    step: int | None
+    unequal_bytes: int | None
+    first_byte: int | None
+    rows: tuple[int, ...]
+    note: str | None = None
+    severity: Severity | None = None
+
+
+class Comparison(Record):
+    """A run against the reference, byte for byte."""
+
+    variant: str
+    prefill_equal: bool
+    steps: int = Field(description="compared steps")
+    mismatched_steps: int
+    first_mismatch: int | None
+    max_mismatched_bytes: int | None
+    prefill_first_diff: int | None
+    expect: Literal["equal", "report"] = "equal"
+    top1_agreement: float | None = None
+    severity: Severity | None = None
+    differences: tuple[Difference, ...] = ()
+    num_states: int = 0
+    state_diff: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return self.prefill_equal and not self.mismatched_steps and not self.state_diff
+
+
+class Timing(Record):
+    """Medians over a run's steps but the first; null where no such step was timed."""
+
+    variant: str
+    enqueue_ms_median: float | None
+    step_ms_median: float | None
+    cached: bool = Field(default=False, description="from an earlier run: not to be compared")
+
+
+class Digests(Record):
+    """What the reference gave, so that a later run can be compared offline."""
+
+    prefill: str
+    steps: tuple[str, ...]
+    states: dict[str, str] = Field(default={}, description="label -> hex, at the run's end")
+
+
+class Prompt(Record):
+    """One prompt: its length in tokens, and each variant's comparison and times."""
+
+    tokens: int
+    comparisons: tuple[Comparison, ...]
+    timings: tuple[Timing, ...]
+    digests: Digests | None = None
+
+
+class VariantRow(Record):
+    """A forward, as it really ran; a forward without plans has no digest and no launches."""
+
+    name: str
+    plan_digest: str | None
+    launches_per_step: int | None
+    forward: Literal["legacy", "circuit"]
+    graphs: bool = False
+    expect: Literal["equal", "report"] = "equal"
+    rules: tuple[str, ...] = Field(default=(), description="ids of the rules that the plans use")
+
+
+class Control(Record):
+    """A control, judged."""
+
+    name: str
+    variant: str
+    changed_step: int | None
+    changed_row: int | None
+    first_mismatch: int | None
+    verdict: Literal["ok", "blind", "late", "early", "other_row", "not_repeatable"]
+    sentence: str
+
+
+class Check(Record):
+    """One check of the comparer's own test."""
+
+    name: str
+    passed: bool
+    sentence: str
+
+
+class Coverage(Record):
+    """How much of a plan that ran is rules that claim equal bits."""
+
+    variant: str
+    mode: str
+    rows: int
+    groups: int
+    bit_identical: int = Field(description="groups under such a rule; 0: none applies there")
+
+
+class Vacuous(Record):
+    """Two forwards that were the same program, so their equality says nothing."""
+
+    reference: str
+    variant: str
+    allowed: bool
+    sentence: str
+
+
+class Moved(Record):
+    """State that no step owned, and that moved."""
+
+    case: str
+    variant: str
+    labels: tuple[str, ...]
+
+
+class Localized(Record):
+    """Where a difference starts."""
+
+    variant: str
+    prompt: int
+    step: int | None
+    layer: int | None
+    node: str
+    op: str
+    rule: str | None
+    sentence: str
+
+
+class DiffSection(Record):
+    """Are the bits the same?"""
+
+    mode: Literal["single"]
+    graphs: Literal["eager", "graphed"]
+    steps: int
+    variants: tuple[VariantRow, ...]
+    prompts: tuple[Prompt, ...]
+    detection_control: Comparison | None = Field(description="the last judged variant's control")
+    controls: tuple[Control, ...]
+    repeat: tuple[Control, ...]
+    self_test: tuple[Check, ...]
+    coverage: tuple[Coverage, ...] = ()
+    vacuous: tuple[Vacuous, ...] = ()
+    moved: tuple[Moved, ...] = ()
+    unexercised: tuple[str, ...] = ()
+    localized: tuple[Localized, ...] = ()
+
+
+class OracleRow(Record):
+    """One prompt under an outside implementation."""
+
+    tokens: int
+    positions: int
+    top1_agreement: float
+    max_abs_difference: float | None
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is a number within the tolerance."""
+        return self.max_abs_difference is not None and self.max_abs_difference <= self.tolerance
+
+
+class OracleSection(Record):
+    """Is the reference right, and not only equal to itself?"""
+
+    name: str
+    version: str
+    reader: str
+    prompts: tuple[OracleRow, ...]
+    passed: bool
+    sentence: str
+
+
+class RuleCase(Record):
+    """A rule's kernel against the chain it replaces, on one kind of values."""
+
+    name: str
+    rows: int
+    unequal_bytes: int
+    severity: Severity | None = None
+
+
+class RuleSection(Record):
+    """One rule judged alone."""
+
+    id: str
+    numerics: str
+    kernels: tuple[str, ...]
+    cases: tuple[RuleCase, ...]
+    fused_launches: int
+    chain_launches: int
+    fused_ms_median: float | None
+    chain_ms_median: float | None
+    passed: bool
+    sentence: str

@@ -1,0 +1,181 @@
+"""The memory plan's and the ledger's parts of the report. Sizes in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from metpipe.report.record import Record
+
+__all__ = [
+    "LedgerLine",
+    "LedgerSection",
+    "MemorySection",
+    "Query",
+    "Term",
+    "Workload",
+    "ledger_section",
+    "memory_section",
+]
+
+Status: TypeAlias = Literal["exact", "calibrated", "uncalibrated"]
+
+
+class Header(Record):
+    """Whose engine was counted, for which device."""
+
+    accounting: str
+    device: str
+    kernel_set: str
+    device_bytes: int
+    notes: tuple[str, ...]
+
+
+class Term(Record):
+    """One item of the bill; `low` and `high` differ only where nothing calibrated it."""
+
+    id: str
+    low: int
+    high: int
+    status: Status
+    source: str
+
+
+class Node(Record):
+    """A node's stored weights."""
+
+    node: str
+    op: str
+    layer: int | None
+    stored: int
+
+
+class State(Record):
+    """One kind of state over its layers."""
+
+    local: str
+    kind: str
+    holding: str
+    lifetime: str
+    dtype: str
+    section: str
+    states: tuple[str, ...]
+    units: int
+    unit_bytes: int
+    bytes: int
+
+
+class ArenaRun(Record):
+    """One program's activations."""
+
+    label: str
+    mode: str
+    rows: int
+    arena: int
+    materialized: int
+
+
+class Workspace(Record):
+    """A kernel family's scratch buffer."""
+
+    family: str
+    name: str
+    bytes: int
+    run: str
+    nodes: int
+
+
+class Totals(Record):
+    """The sum, the budget, and what is left of it."""
+
+    low: int
+    high: int
+    budget: int
+    headroom_low: int
+    headroom_high: int
+    answer: Literal["fits", "does not fit", "depends"]
+
+
+class Pool(Record):
+    """The KV pool that the budget leaves."""
+
+    block_size: int
+    block_bytes: int
+    blocks_needed: int
+    blocks_low: int
+    blocks_high: int
+    tokens_low: int
+    tokens_high: int
+
+
+class Query(Record):
+    """An inverse query: what fits whatever happens, and what may fit."""
+
+    low: int
+    high: int
+    surely: int | None
+    possibly: int | None
+    exceptions: tuple[int, ...]
+
+
+class LedgerLine(Record):
+    """One tag: what was planned and what was measured; a tag without status was not planned."""
+
+    tag: str
+    low: int
+    high: int
+    measured: int
+    status: Status | None
+    difference: int
+    agrees: bool
+
+
+class Workload(Record):
+    """What memory was judged at, in tokens and sequences."""
+
+    isl: int
+    osl: int
+    concurrency: int
+
+
+class MemorySection(Record):
+    """Does it fit?"""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    schema_number: int = Field(alias="schema")
+    header: Header
+    workload: Workload
+    terms: tuple[Term, ...]
+    totals: Totals
+    inverse: dict[Literal["max_concurrency", "max_isl"], Query]
+    pool: Pool | None
+    states: tuple[State, ...]
+    runs: tuple[ArenaRun, ...]
+    workspaces: tuple[Workspace, ...]
+    nodes: tuple[Node, ...]
+
+
+class LedgerSection(Record):
+    """The plan against what a boot allocated."""
+
+    source: str
+    rows: tuple[LedgerLine, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every tag is as planned, and there is one."""
+        return bool(self.rows) and all(row.agrees for row in self.rows)
+
+
+def memory_section(record: Mapping[str, object], workload: Mapping[str, int]) -> MemorySection:
+    """The section of a memory record; its ledger rows have a section of their own."""
+    own = {key: value for key, value in record.items() if key != "ledger"}
+    return MemorySection.model_validate(own | {"workload": workload})
+
+
+def ledger_section(source: str, rows: Iterable[Mapping[str, object]]) -> LedgerSection:
+    """The section of a memory record's ledger rows; `source` says whose boot was measured."""
+    return LedgerSection.model_validate({"source": source, "rows": list(rows)})

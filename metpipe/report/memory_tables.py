@@ -1,0 +1,112 @@
+"""The memory plan and the ledger as rich tables and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Query, Term
+from metpipe.report.schema import Report
+from metpipe.report.units import count, plain_table, size
+
+__all__ = ["parts"]
+
+ANSWER_STYLES = {"fits": "green", "does not fit": "bold red", "depends": "bold yellow"}
+
+
+def parts(report: Report) -> Iterator[RenderableType]:
+    """What there is to show of the memory plan and the ledger."""
+    if (memory := report.memory) is not None:
+        yield Group(bill(memory), *_answer(memory))
+    if report.ledger is not None:
+        yield Group(ledger(report.ledger), _agreement(report.ledger))
+
+
+def bill(memory: MemorySection) -> Table:
+    """One row a term, then the total, the budget and the room that is left."""
+    load, totals = memory.workload, memory.totals
+    table = plain_table(
+        f"Memory on {memory.header.device}: {load.isl} + {load.osl} tokens, "
+        f"{load.concurrency} at once",
+        *("term", "size"),
+    )
+    table.add_column("status", no_wrap=True)
+    table.add_column("source", style="dim", overflow="fold")
+    for term in memory.terms:
+        table.add_row(term.id, _span(term.low, term.high, size), term.status, _source(term))
+    table.add_row()
+    table.add_row("total", _span(totals.low, totals.high, size), style="bold")
+    table.add_row("budget", size(totals.budget))
+    room = _span(totals.headroom_low, totals.headroom_high, size)
+    table.add_row("headroom", room, Text(totals.answer, style=ANSWER_STYLES[totals.answer]))
+    return table
+
+
+def _source(term: Term) -> str:
+    return term.source.splitlines()[0] if term.source else ""
+
+
+def _span(low: int, high: int, shown: Callable[[int], str]) -> str:
+    return shown(low) if low == high else f"{shown(low)} .. {shown(high)}"
+
+
+def _answer(memory: MemorySection) -> Iterator[Text]:
+    for name, query in memory.inverse.items():
+        yield Text(f"  {_query(name, query, memory)}")
+    if (pool := memory.pool) is not None:
+        yield Text(
+            f"  the budget leaves {_between(pool.blocks_low, pool.blocks_high)} blocks of "
+            f"{pool.block_size} tokens ({size(pool.block_bytes)} each); "
+            f"this workload needs {count(pool.blocks_needed)}"
+        )
+    for note in memory.header.notes:
+        yield Text(f"  note: {note}", style="cyan")
+    yield Text(f"  counted: the allocations of {memory.header.accounting}'s engine", style="dim")
+
+
+def _query(name: str, query: Query, memory: MemorySection) -> str:
+    load = memory.workload
+    what, at = {
+        "max_concurrency": ("sequences at once", f"{load.isl} + {load.osl} tokens each"),
+        "max_isl": ("prompt tokens", f"{load.osl} generated, {load.concurrency} at once"),
+    }[name]
+    if query.possibly is None:
+        return f"{what}: not even {count(query.low)} would fit ({at})"
+    limit = ", the most that the serve flags allow" if query.surely == query.high else ""
+    return f"up to {_between(query.surely, query.possibly)} {what} would fit ({at}){limit}"
+
+
+def _between(surely: int | None, possibly: int | None) -> str:
+    if surely == possibly:
+        return count(surely)
+    return f"{count(surely or 0)} (surely) to {count(possibly)} (possibly)"
+
+
+def ledger(section: LedgerSection) -> Table:
+    """One row a tag: planned, measured, and by how much they differ."""
+    table = plain_table(f"Ledger: {section.source}", "tag", "planned", "measured", "difference")
+    table.add_column("result")
+    for row in section.rows:
+        planned = (
+            count(row.low) if row.low == row.high else f"{count(row.low)} .. {count(row.high)}"
+        )
+        table.add_row(row.tag, planned, count(row.measured), f"{row.difference:+,}", _agrees(row))
+    return table
+
+
+def _agrees(row: LedgerLine) -> Text:
+    if row.status is None:
+        return Text("NOT PLANNED", style="bold red")
+    if not row.agrees:
+        return Text("DIFFERS", style="bold red")
+    return Text("exact" if row.low == row.high else "in range", style="green")
+
+
+def _agreement(section: LedgerSection) -> Text:
+    off = [row.tag for row in section.rows if not row.agrees]
+    if off:
+        return Text(f"  the plan is off by tag: {', '.join(off)}", style="red")
+    return Text("  every tag is as planned", style="green")
