@@ -15,7 +15,17 @@ from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.program import Launch
 from metpipe.engine.step_inputs import StepInputs
 
-__all__ = ["BoundStep", "Disclosure", "Forward", "Runner"]
+__all__ = ["BoundStep", "Coverage", "Disclosure", "Forward", "PlanFacts", "Runner"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What a plan discloses: its digest, the ids of its rules, and how many groups claim equal bits."""
+
+    digest: str
+    rules: tuple[str, ...]
+    groups: int
+    bit_identical: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,8 @@ class BoundStep:
     launches: tuple[Launch, ...]
     logits_SV: torch.Tensor
     kernels: Mapping[str, int]
-    plan_digest: str | None
+    plan: PlanFacts | None
+    """None for the hand-written forward"""
 
 
 class Runner(Protocol):
@@ -42,6 +53,16 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of one program that ran is rules that claim equal bits."""
+
+    mode: str
+    rows: int
+    groups: int
+    bit_identical: int
+
+
+@dataclass(frozen=True, slots=True)
 class Disclosure:
     """What ran, as seen by the forward itself. Legacy has no plan digests."""
 
@@ -53,6 +74,9 @@ class Disclosure:
     """kernel -> launches so far"""
     launches_per_step: int | None
     """launches of the one-row decode program; None when it never ran"""
+    rules: tuple[str, ...] = ()
+    """ids of the rules of the plans that ran"""
+    coverage: tuple[Coverage, ...] = ()
     graphs: bool = False
 
     @property
@@ -102,23 +126,32 @@ class Forward:
         self._ran[mode, rows] += 1
         return bound.logits_SV[0]
 
+    def bind_all(self) -> None:
+        """Bind the one-row decode and the widest prefill, so that every buffer is allocated."""
+        for mode, rows in (("decode", 1), ("prefill", self.step.max_rows)):
+            self._bound.setdefault((mode, rows), self.runner.bind(mode, rows, sequences=1))
+
     def disclose(self) -> Disclosure:
         """What has run so far under this forward."""
         launches: Counter[str] = Counter()
-        plans: dict[str, str] = {}
         for key, times in self._ran.items():
-            bound = self._bound[key]
-            for kernel, count in bound.kernels.items():
+            for kernel, count in self._bound[key].kernels.items():
                 launches[kernel] += count * times
-            if bound.plan_digest is not None:
-                plans[f"{key[0]} {key[1]}"] = bound.plan_digest
+        plans = {
+            key: plan for key in sorted(self._ran) if (plan := self._bound[key].plan) is not None
+        }
         decode = self._bound.get(("decode", 1))
         return Disclosure(
             forward=self.kind,
-            plan_digests=plans,
+            plan_digests={f"{mode} {rows}": plan.digest for (mode, rows), plan in plans.items()},
             kernel_digests={kernel: self.runner.kernel_digest(kernel) for kernel in launches},
             launches=dict(launches),
             launches_per_step=len(decode.launches) if decode else None,
+            rules=tuple(sorted({rule for plan in plans.values() for rule in plan.rules})),
+            coverage=tuple(
+                Coverage(mode, rows, plan.groups, plan.bit_identical)
+                for (mode, rows), plan in plans.items()
+            ),
         )
 
     def close(self) -> None:

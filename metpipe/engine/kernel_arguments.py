@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from metpipe.circuit import Circuit, Group, Node
+from metpipe.circuit import Circuit, Group, Node, Source
 from metpipe.engine.weights import Weights
 
 __all__ = ["Argument", "ArgumentSources"]
@@ -35,7 +35,7 @@ class ArgumentSources:
     rows_of: Callable[[str], int]
     """edge id -> its rows in this program"""
 
-    def resolve(self, source: str | list[str] | tuple[str, ...], group: Group) -> Argument:
+    def resolve(self, source: Source, group: Group) -> Argument:
         """The value of one source for one group."""
         if not isinstance(source, str):
             return [self.resolve(item, group) for item in source]
@@ -79,7 +79,9 @@ class ArgumentSources:
         for state_id in node.state:
             if self.circuit.states[state_id].local == local:
                 return self.states[state_id]
-        raise AssertionError(f"node {node.id} has no state {local!r}; the rule parser checks states")
+        raise AssertionError(
+            f"node {node.id} has no state {local!r}; the rule parser checks states"
+        )
 
 
 def _scalar(text: str) -> int | float | str:

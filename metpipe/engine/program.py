@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from metpipe.circuit import Group, Layout, Plan, edge_rows
+from metpipe.circuit import Group, Kernel, Layout, Plan, edge_rows
 from metpipe.engine.kernel_arguments import ArgumentSources
+from metpipe.errors import ConfigError
 
 __all__ = ["Launch", "Program", "arena_views", "compile_program"]
 
@@ -58,9 +59,10 @@ def compile_program(
     launches: list[Launch] = []
     ran: Counter[str] = Counter()
     for group in plan.groups:
-        for call in group.rule.kernels:
-            launches.append(_bind(call.name, call.args, group, sources, kernels))
-            ran[call.name] += 1
+        _refuse_repeat(group)
+        for kernel in group.rule.kernels:
+            launches.append(_bind(kernel, group, sources, kernels))
+            ran[kernel.name] += 1
     outputs = {
         edge.buffer: sources.edges[edge.id]
         for edge in plan.circuit.edges.values()
@@ -69,12 +71,25 @@ def compile_program(
     return Program(plan, rows, tuple(launches), dict(ran), outputs)
 
 
+def _refuse_repeat(group: Group) -> None:
+    if group.rule.repeat != "once" or group.rule.runs:
+        raise ConfigError(
+            f"{group.rule.source}, rule {group.rule.id}: repeat={group.rule.repeat!r} can be planned "
+            "but not run: programs of this version launch each kernel once a step; use repeat=once"
+        )
+
+
 def _bind(
-    name: str,
-    args: Mapping[str, str | tuple[str, ...]],
+    kernel: Kernel,
     group: Group,
     sources: ArgumentSources,
     kernels: Mapping[str, Callable[..., Launch]],
 ) -> Launch:
-    arguments = {key: sources.resolve(source, group) for key, source in args.items()}
-    return kernels[name](**arguments)
+    arguments = {name: sources.resolve(source, group) for name, source in kernel.args.items()}
+    try:
+        return kernels[kernel.name](**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{group.rule.source}, rule {group.rule.id}: its kernel {kernel.name} refused the "
+            f"arguments of its args table: {error}"
+        ) from error

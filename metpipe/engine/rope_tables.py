@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RopeSpec", "rope_tables"]
+__all__ = ["RopeSpec", "rope_spec", "rope_tables"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -32,6 +32,21 @@ class RopeSpec:
     def values(self) -> Mapping[str, float]:
         """The scaling keys as a mapping."""
         return dict(self.scaling)
+
+
+def rope_spec(parameters: Mapping[str, object], rotary_dim: int) -> RopeSpec:
+    """The spec behind a config's rope parameters: rope_type, rope_theta, numeric scaling keys."""
+    numbers = tuple(
+        (key, float(value))
+        for key, value in sorted(parameters.items())
+        if isinstance(value, int | float) and key != "rope_theta"
+    )
+    return RopeSpec(
+        kind=str(parameters["rope_type"]),
+        theta=float(str(parameters["rope_theta"])),
+        rotary_dim=rotary_dim,
+        scaling=numbers,
+    )
 
 
 def rope_tables(spec: RopeSpec, num_positions: int) -> tuple[F32, F32]:

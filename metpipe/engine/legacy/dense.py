@@ -15,12 +15,13 @@ import torch
 
 from metpipe.engine.allocator import Allocator
 from metpipe.engine.program import Launch
+from metpipe.engine.rope_tables import RopeSpec, rope_spec
 from metpipe.engine.weights import Weights
 
 __all__ = ["DenseLegacy", "DenseShape"]
 
 Kernels = Mapping[str, Callable[..., Launch]]
-HEAD_BUFFERS = ("head_in", "logits")
+HEAD_BUFFERS = ("head_in", "logits", "tokens")
 """One row a sequence, not one a token: a prefill's logits are those of its last token."""
 
 
@@ -64,6 +65,14 @@ class DenseShape:
             mlp_bias=bool(config.get("mlp_bias", False)),
             tied=bool(config.get("tie_word_embeddings", False)),
         )
+
+    def rope(self, config: Mapping[str, object]) -> RopeSpec:
+        """The rotary table that the config asks for, in its older or its newer spelling."""
+        found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        assert isinstance(found, Mapping)
+        kind = found.get("rope_type", found.get("type", "default"))
+        theta = found.get("rope_theta", config.get("rope_theta", 10000.0))
+        return rope_spec({**found, "rope_type": kind, "rope_theta": theta}, self.head_dim)
 
 
 def _numbers(config: Mapping[str, object]) -> Callable[[str, int | None], int]:
@@ -144,6 +153,8 @@ class DenseLegacy:
         xn_SD = self._norm(launches, last_SD, "model.norm", "head_in")
         module = "model.embed_tokens" if self.shape.tied else "lm_head"
         logits_SV = self._linear(launches, xn_SD, module, "logits", has_bias=False)
+        tokens_S1 = self._buffer("tokens", logits_SV.shape[0], 1, torch.int32)
+        launches.append(self.kernels["head.argmax"](logits=logits_SV, tokens=tokens_S1))
         return tuple(launches), logits_SV
 
     def _rotate(
@@ -249,9 +260,17 @@ class DenseLegacy:
         assert isinstance(buffer, torch.Tensor), name
         return buffer[:rows]
 
-    def _buffer(self, name: str, rows: int, dim: int) -> torch.Tensor:
+    def _buffer(
+        self, name: str, rows: int, dim: int, dtype: torch.dtype = torch.bfloat16
+    ) -> torch.Tensor:
         """The first `rows` rows of this name's own buffer."""
         if name not in self._buffers:
             shape = (self.max_head_rows if name in HEAD_BUFFERS else self.max_rows, dim)
-            self._buffers[name] = self.allocator.take("legacy", name, shape, torch.bfloat16)
+            self._buffers[name] = self.allocator.take("legacy", name, shape, dtype)
         return self._buffers[name][:rows]
+
+    def close(self) -> None:
+        """Give every buffer back."""
+        for buffer in self._buffers.values():
+            self.allocator.free(buffer)
+        self._buffers.clear()

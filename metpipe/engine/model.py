@@ -1,0 +1,163 @@
+"""A loaded model: weights, pools, step inputs and kernel sets, from which forwards are made.
+
+Shapes: T tokens a pool holds, E elements per token, P positions, R rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from metpipe.circuit import Circuit, Node, RuleSet, Select
+from metpipe.engine.allocator import Allocator
+from metpipe.engine.forward import Forward
+from metpipe.engine.kernel_set import KernelSet
+from metpipe.engine.pools import Sequence, SequencePool
+from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
+from metpipe.engine.step_inputs import StepInputs, table_columns
+from metpipe.engine.weights import Weights
+
+__all__ = ["ForwardSelect", "Model", "PoolSizes", "allocate_states"]
+
+NAN_BF16 = 0x7FC0
+"""New KV pools hold NaN: a read of a position that nobody wrote shows in every logit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """What the pools and step buffers are made for. The last block is the dummy."""
+
+    num_blocks: int
+    num_slots: int
+    block_size: int
+    max_seq_len: int
+    max_prefill_rows: int
+    max_rows: int
+    max_sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSelect:
+    """Which forward: legacy, or circuit with which rules from which kernels."""
+
+    name: str
+    forward: str
+    select: Select
+    levers: frozenset[str] = frozenset()
+    overlay: bool = False
+
+
+@dataclass(slots=True)
+class Model:
+    """Everything that forwards share. Forwards own their programs and arenas."""
+
+    name: str
+    config: Mapping[str, object]
+    circuit: Circuit
+    rules: RuleSet
+    kernels: KernelSet
+    weights: Weights
+    states: Mapping[str, torch.Tensor]
+    pool: SequencePool
+    step: StepInputs
+    sizes: PoolSizes
+    allocator: Allocator
+    overlay: KernelSet | None = None
+    overlay_rules: RuleSet | None = None
+    _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits of a row."""
+        return self.circuit.dims["vocab"]
+
+    def open(self) -> Sequence:
+        """A fresh sequence on the next free slot."""
+        return self.pool.open()
+
+    def close(self, sequence: Sequence) -> None:
+        """Give the sequence's blocks and slot back."""
+        self.pool.close(sequence)
+
+    def forward(self, select: ForwardSelect) -> Forward:
+        """A forward with programs of its own; close it to free its buffers."""
+        from metpipe.engine.runners import CircuitRunner, LegacyRunner
+
+        runner = LegacyRunner(self) if select.forward == "legacy" else CircuitRunner(self, select)
+        return Forward(
+            name=select.name,
+            kind=select.forward,
+            runner=runner,
+            pool=self.pool,
+            step=self.step,
+            max_prefill_rows=self.sizes.max_prefill_rows,
+        )
+
+    def rope_of(self, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine tables of a rope node, each f32 [P, rotary_dim / 2]; made once."""
+        return self.rope(rope_spec(json.loads(node.params["rope"]), int(node.params["rotary_dim"])))
+
+    def rope(self, spec: RopeSpec) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tables of one spec; made once."""
+        if spec not in self._rope:
+            arrays = rope_tables(spec, self.sizes.max_seq_len)
+            shape = arrays[0].shape
+            pair = tuple(
+                self.allocator.take("tables", f"rope {name}", shape, torch.float32)
+                for name in ("cos", "sin")
+            )
+            for tensor, array in zip(pair, arrays, strict=True):
+                tensor.copy_(torch.from_numpy(array))
+            self._rope[spec] = (pair[0], pair[1])
+        return self._rope[spec]
+
+    def state_digests(self, sequence: Sequence) -> dict[str, str]:
+        """State -> 128-bit hex over the positions that the sequence has committed."""
+        blocks = torch.tensor(sequence.blocks or [0], dtype=torch.int32)
+        return {
+            name: self._hash_positions(pool_TE, blocks, sequence.length)
+            for name, pool_TE in self.states.items()
+        }
+
+    def unowned_digests(self, owned: Sequence | None = None) -> dict[str, str]:
+        """State -> 128-bit hex over every block that neither `owned` holds nor is the dummy."""
+        held = set(owned.blocks) if owned else set()
+        free = [block for block in range(self.sizes.num_blocks - 1) if block not in held]
+        blocks = torch.tensor(free or [0], dtype=torch.int32)
+        tokens = len(free) * self.sizes.block_size
+        return {
+            name: self._hash_positions(pool_TE, blocks, tokens)
+            for name, pool_TE in self.states.items()
+        }
+
+    def _hash_positions(self, pool_TE: torch.Tensor, blocks: torch.Tensor, length: int) -> str:
+        return self._hash(pool_TE, blocks, length)
+
+    @cached_property
+    def _hash(self) -> Callable[[torch.Tensor, torch.Tensor, int], str]:
+        raise NotImplementedError
+
+
+def allocate_states(
+    circuit: Circuit, allocator: Allocator, sizes: PoolSizes
+) -> dict[str, torch.Tensor]:
+    """State id -> its pool: paged KV [blocks * block_size, E] bf16, filled with NaN."""
+    states = {}
+    for state in circuit.states.values():
+        if state.kind != "paged_kv" or state.section != "main":
+            continue
+        shape = (sizes.num_blocks * sizes.block_size, state.elements)
+        pool_TE = allocator.take("kv", state.id, shape, torch.bfloat16)
+        pool_TE.view(torch.int16).fill_(NAN_BF16)
+        states[state.id] = pool_TE
+    return states
+
+
+def allocate_step(allocator: Allocator, sizes: PoolSizes) -> StepInputs:
+    """The step buffers for these sizes."""
+    columns = table_columns(sizes.max_seq_len, sizes.block_size)
+    return StepInputs.allocate(allocator, sizes.max_rows, columns, sizes.num_blocks - 1)

@@ -1,0 +1,181 @@
+"""The two ways to bind a step: the hand-written forward, and a plan fused from the circuit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from metpipe.circuit import Plan, RuleSet, Situation, edge_rows, fuse, layout, row_buckets
+from metpipe.engine.forward import BoundStep, PlanFacts
+from metpipe.engine.kernel_arguments import ArgumentSources
+from metpipe.engine.legacy.dense import DenseLegacy, DenseShape
+from metpipe.engine.program import Launch, arena_views, compile_program
+from metpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metpipe.engine.model import ForwardSelect, Model
+
+__all__ = ["CircuitRunner", "LegacyRunner"]
+
+LEGACY_FAMILIES = {"dense_gqa": DenseLegacy}
+"""circuit arch -> its hand-written forward"""
+
+
+class LegacyRunner:
+    """Binds the family's hand-written forward, always on the built-in kernel set."""
+
+    def __init__(self, model: Model) -> None:
+        if model.circuit.arch not in LEGACY_FAMILIES:
+            raise ConfigError(
+                f"model {model.name}: the family {model.circuit.arch} has no legacy forward here; "
+                f"those with one: {', '.join(LEGACY_FAMILIES)}"
+            )
+        self._kernels = model.kernels
+        self._launched: list[str] = []
+        shape = DenseShape.from_config(model.config)
+        self._legacy = DenseLegacy(
+            shape=shape,
+            kernels=_Recording(model.kernels.functions, self._launched),
+            weights=model.weights,
+            states=model.states,
+            step=step_sources(model),
+            rope=model.rope(shape.rope(model.config)),
+            allocator=model.allocator,
+            max_rows=model.sizes.max_rows,
+            max_head_rows=model.sizes.max_sequences,
+        )
+
+    def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
+        """The hand-written launches for `rows` rows; `mode` does not change them."""
+        self._launched.clear()
+        launches, logits_SV = self._legacy.bind(rows, sequences)
+        counts = {name: self._launched.count(name) for name in dict.fromkeys(self._launched)}
+        return BoundStep(launches, logits_SV, counts, plan=None)
+
+    def kernel_digest(self, kernel: str) -> str:
+        """The built-in set's digest of a kernel."""
+        return self._kernels.kernel_digest(kernel)
+
+    def close(self) -> None:
+        """Give the hand-written forward's buffers back."""
+        self._legacy.close()
+
+
+class CircuitRunner:
+    """Fuses plans for the rows that are asked for, lays them out in one arena, binds their launches."""
+
+    def __init__(self, model: Model, select: ForwardSelect) -> None:
+        self._model = model
+        self._select = select
+        self._rules, self._functions = _rules_and_kernels(model, select)
+        self._plans: dict[tuple[str, int], Plan] = {}
+        self._arena = model.allocator.take("arena", select.name, (self._arena_bytes(),), torch.uint8)
+
+    def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
+        """The program of the plan that covers (mode, rows)."""
+        plan = self.plan(mode, rows)
+        views = arena_views(plan, layout(plan, rows), rows, self._arena)
+        model = self._model
+        sources = ArgumentSources(
+            circuit=model.circuit,
+            weights=model.weights,
+            edges=views,
+            states=model.states,
+            rope=model.rope_of,
+            step=step_sources(model, rows),
+            workspaces={},
+            rows_of=lambda edge_id: edge_rows(plan, model.circuit.edges[edge_id], rows),
+        )
+        program = compile_program(plan, rows, sources, self._functions)
+        logits = program.outputs["logits"]
+        return BoundStep(program.launches, logits, program.kernels, _facts(plan))
+
+    def plan(self, mode: str, rows: int) -> Plan:
+        """The plan of the row bucket that holds `rows`; exact for every row count inside."""
+        buckets = row_buckets(self._rules, mode, self._model.sizes.max_rows)
+        key = (mode, next(bucket.high for bucket in buckets if rows <= bucket.high))
+        if key not in self._plans:
+            situation = Situation(
+                mode=mode,
+                rows=key[1],
+                kernels=frozenset(self._functions),
+                capabilities=self._model.kernels.capabilities,
+                settings=self._model.kernels.settings,
+                levers=self._select.levers,
+                select=self._select.select,
+            )
+            self._plans[key] = fuse(self._model.circuit, self._rules, situation)
+        return self._plans[key]
+
+    def kernel_digest(self, kernel: str) -> str:
+        """The digest of a kernel of the overlay or of the built-in set."""
+        model = self._model
+        if model.overlay is not None and kernel.startswith(OVERLAY):
+            return model.overlay.kernel_digest(kernel.removeprefix(OVERLAY))
+        return model.kernels.kernel_digest(kernel)
+
+    def close(self) -> None:
+        """Give the arena back."""
+        self._model.allocator.free(self._arena)
+
+    def _arena_bytes(self) -> int:
+        """The widest program's arena: one-row decode, and the widest prefill."""
+        runs = (("decode", 1), ("prefill", self._model.sizes.max_rows))
+        return max(layout(self.plan(mode, rows), rows).total for mode, rows in runs)
+
+
+def _facts(plan: Plan) -> PlanFacts:
+    identical = [g for g in plan.groups if g.rule.numerics.kind == "bit_identical"]
+    return PlanFacts(
+        digest=plan.digest(),
+        rules=tuple(sorted(plan.rules_used())),
+        groups=len(plan.groups),
+        bit_identical=len(identical),
+    )
+
+
+OVERLAY = "overlay/"
+"""Before the name of a kernel that the user's folder brought."""
+
+
+@dataclass(slots=True)
+class _Recording(Mapping[str, Callable[..., Launch]]):
+    """The kernels, noting which were bound."""
+
+    kernels: Mapping[str, Callable[..., Launch]]
+    bound: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Callable[..., Launch]:
+        self.bound.append(name)
+        return self.kernels[name]
+
+    def __iter__(self) -> object:  # type: ignore[override]
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+
+def step_sources(model: Model, rows: int | None = None) -> dict[str, torch.Tensor | int]:
+    """What `step.NAME` may name; with `rows`, the leading rows of each buffer."""
+    step = model.step
+    return {
+        "token_ids": step.token_ids_R[:rows],
+        "positions": step.positions_R[:rows],
+        "slots": step.slots_R[:rows],
+        "block_table": step.block_table_RB[:rows],
+        "block_size": model.sizes.block_size,
+    }
+
+
+def _rules_and_kernels(
+    model: Model, select: ForwardSelect
+) -> tuple[RuleSet, Mapping[str, Callable[..., Launch]]]:
+    """The built-in rules and kernels; with the overlay, the user's laid over them."""
+    if not select.overlay or model.overlay is None or model.overlay_rules is None:
+        return model.rules, model.kernels.functions
+    theirs = {OVERLAY + name: function for name, function in model.overlay.functions.items()}
+    return model.rules.overlay(model.overlay_rules), {**model.kernels.functions, **theirs}

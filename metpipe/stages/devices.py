@@ -1,0 +1,64 @@
+"""The machine that executes, and the device that memory is planned for."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from metpipe.config import Run
+from metpipe.memory.devices import Device, Devices, device_from_config, find_device
+from metpipe.memory.registry import read_devices
+from metpipe.report.schema import Executed, Planned
+from metpipe.resources import kernels_dir
+
+__all__ = ["executed_on", "executing_device", "planned_device", "planned_for"]
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def executing_device(devices: Devices) -> Device:
+    """This machine's CPU with this machine's memory."""
+    return replace(find_device(devices, "cpu"), memory_bytes=psutil.virtual_memory().total)
+
+
+def planned_device(run: Run) -> Device:
+    """The device of the run's hardware section; ConfigError when the registry has none."""
+    devices = read_devices(kernels_dir() / "DEVICES.toml")
+    facts = run.hardware.model_dump()
+    return device_from_config(devices, facts, executing_device(devices))
+
+
+def executed_on(kernel_set: str) -> Executed:
+    """The executing machine as the report names it."""
+    return Executed(
+        device="cpu",
+        name=_cpu_name(),
+        kernel_set=kernel_set,
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+    )
+
+
+def planned_for(device: Device, kernel_set: str) -> Planned:
+    """The planned device as the report names it."""
+    return Planned(
+        device=device.id,
+        name=device.name,
+        memory_bytes=device.memory_bytes or 0,
+        kernel_set=kernel_set,
+        plans_with=None if device.device_class == kernel_set else kernel_set,
+    )
+
+
+def _cpu_name() -> str:
+    """The processor's own name where the system tells it."""
+    if CPU_INFO.is_file():
+        for line in CPU_INFO.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,82 @@
+"""One job: open what its keys depend on, run its stages, write the report, say the exit status."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from metpipe import snapshot
+from metpipe.config import Run
+from metpipe.engine.opening import open_kernel_sets
+from metpipe.errors import ConfigError, Exit
+from metpipe.pipeline import Event, Pipeline, Store, board
+from metpipe.stages.live import Live
+from metpipe.stages.plan import plan
+from metpipe.stages.write_report import write_report
+
+__all__ = ["run_job"]
+
+
+def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
+    """Run the stages of one job and report them.
+
+    Raises:
+        ConfigError: the run asks for what cannot be executed or planned, known before or in a stage.
+    """
+    live = Live(run, open_kernel_sets(run.device, run.kernels))
+    if run.pipeline.diff or run.pipeline.ledger:
+        live.serve()
+        live.prompts()
+    facts = _facts(live)
+    pipeline = Pipeline(plan(run), facts=facts)
+    store = Store.of_run(out_dir)
+    resume = [Store.to_resume(Path(run.resume))] if run.resume else []
+    shown = board(console)
+    try:
+        events = list(pipeline.run(store, shown, live=live, resume=resume))
+    finally:
+        shown.close()
+    snapshot.add(out_dir, **facts)
+    _raise_failure(events)
+    return write_report(live, pipeline, store, events, out_dir, console)
+
+
+def _facts(live: Live) -> dict[str, object]:
+    """What no stage parameter says, yet a result depends on."""
+    return {
+        "kernel_digests": live.sets.digests,
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__, "numba": _version("numba")},
+        "checkpoint": live.checkpoint_digest(),
+        "prompts": _prompts_digest(live.run),
+    }
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)
+
+
+def _prompts_digest(run: Run) -> str | None:
+    if not isinstance(run.prompts, str):
+        return None
+    try:
+        return hashlib.sha256(Path(run.prompts).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"prompts={run.prompts}: cannot be read ({error.strerror})") from error
+
+
+def _raise_failure(events: list[Event]) -> None:
+    """A failed stage ends the job: its ConfigError is the user's, anything else is a bug."""
+    for event in events:
+        if event.error is not None:
+            raise event.error
+
+
+Facts = Mapping[str, object]

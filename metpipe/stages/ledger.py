@@ -1,0 +1,61 @@
+"""ledger: what this process's own boot allocated, against the plan for exactly that boot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from metpipe.circuit import Select
+from metpipe.engine.model import ForwardSelect, Model
+from metpipe.memory.evaluate import evaluate
+from metpipe.memory.ledger import check_ledger
+from metpipe.memory.point import Boot, Point, Workload
+from metpipe.memory.registry import read_devices
+from metpipe.pipeline import StageContext
+from metpipe.report.memory_section import ledger_section
+from metpipe.resources import kernels_dir
+from metpipe.stages.devices import executing_device
+from metpipe.stages.live import Live, live_of
+from metpipe.stages.memory import point_of
+
+__all__ = ["run_ledger"]
+
+SERVED = ForwardSelect("ledger", "circuit", Select.all())
+"""The forward that a serve would run: every rule, built-in kernels."""
+
+
+def run_ledger(context: StageContext) -> Mapping[str, object]:
+    """Open the served forward as the diff opens it, and compare every tag with the plan."""
+    live = live_of(context)
+    model = live.model()
+    report = evaluate(_executed_point(live, model))
+    forward = model.forward(SERVED)
+    try:
+        forward.bind_all()
+        measured = model.allocator.bytes_by_tag()
+    finally:
+        forward.close()
+    rows = check_ledger(report, measured)
+    section = ledger_section(f"this process on {report.device}", rows)
+    return {"ledger": section.model_dump(mode="json")}
+
+
+def _executed_point(live: Live, model: Model) -> Point:
+    """The boot as it was: this machine, the pools' own sizes, the programs that are compiled."""
+    sizes = model.sizes
+    asked = point_of(live)
+    return replace(
+        asked,
+        device=executing_device(read_devices(kernels_dir() / "DEVICES.toml")),
+        workload=Workload(
+            isl=max(len(prompt) for prompt in live.prompts()),
+            osl=live.run.steps,
+            concurrency=1,
+        ),
+        slots=sizes.num_slots,
+        boot=Boot(
+            kv_blocks=sizes.num_blocks,
+            slots=sizes.num_slots,
+            runs=(("decode", 1), ("prefill", sizes.max_rows)),
+        ),
+    )

@@ -1,0 +1,181 @@
+"""The live objects of one process: checkpoint, prompts and model, opened when a stage first asks.
+
+Models stay open from one job of a sweep to the next: weights load once per process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metpipe.circuit import Circuit, Select
+from metpipe.config import Run
+from metpipe.diff.prompt_file import read_prompts
+from metpipe.diff.prompts import prompts, prompts_of_lengths
+from metpipe.engine.checkpoints import (
+    Checkpoint,
+    ModelSource,
+    PackageSource,
+    open_checkpoint,
+    require_tokenizer,
+)
+from metpipe.engine.model import ForwardSelect, Model, PoolSizes
+from metpipe.engine.opening import KernelSets, circuit_of, open_model, shapes_of_config
+from metpipe.engine.serve_flags import ExecutedServe, executed_serve
+from metpipe.errors import ConfigError
+from metpipe.memory.formulas import kv_blocks
+from metpipe.pipeline import Progress, StageContext
+
+__all__ = ["LEGACY", "Live", "live_of"]
+
+LEGACY = ForwardSelect("legacy", "legacy", Select.reference())
+
+
+@dataclass(slots=True)
+class Live:
+    """What one job's stages share. `sets` are loaded before the pipeline, for its content keys."""
+
+    run: Run
+    sets: KernelSets
+    _checkpoint: Checkpoint | None = None
+    _circuit: Circuit | None = None
+    _prompts: tuple[tuple[int, ...], ...] | None = None
+    _model: Model | None = field(default=None)
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of the run's model section: headers and config only."""
+        if self._checkpoint is None:
+            self._checkpoint = open_checkpoint(model_source(self.run), shapes_of=shapes_of_config)
+        return self._checkpoint
+
+    @property
+    def executes(self) -> bool:
+        """Whether the job runs a forward."""
+        return self.run.pipeline.diff or self.run.pipeline.ledger or self.run.pipeline.rule
+
+    def checkpoint_digest(self) -> str | None:
+        """The weights' digest; that of the config alone when nothing runs; None without a model."""
+        if self.run.pipeline.rule:
+            return None
+        checkpoint = self.checkpoint()
+        if self.executes:
+            return checkpoint.digest()
+        text = json.dumps(checkpoint.config, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def circuit(self) -> Circuit:
+        """The circuit of the checkpoint's config."""
+        if self._circuit is None:
+            checkpoint = self.checkpoint()
+            self._circuit = circuit_of(checkpoint.config, checkpoint.source)
+        return self._circuit
+
+    def serve(self) -> ExecutedServe:
+        """The serve flags as executed; ConfigError names one that is not."""
+        return executed_serve(self.run.serve.model_dump())
+
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        """The run's prompts as token ids."""
+        if self._prompts is None:
+            found = tuple(tuple(prompt) for prompt in self._make_prompts())
+            self._check_lengths(found)
+            self._prompts = found
+        return self._prompts
+
+    def sizes(self) -> PoolSizes:
+        """Pools for one sequence of the longest prompt (times `slots`), and its steps."""
+        serve, longest = self.serve(), max(map(len, self.prompts()))
+        slots = self.run.slots or 1
+        prefill_rows = min(serve.max_prefill_tokens, longest)
+        return PoolSizes(
+            num_blocks=kv_blocks(slots, longest + self.run.steps, serve.block_size),
+            num_slots=slots,
+            block_size=serve.block_size,
+            max_seq_len=serve.max_seq_len,
+            max_prefill_rows=prefill_rows,
+            max_rows=prefill_rows,
+            max_sequences=1,
+        )
+
+    def model(self, progress: Progress | None = None) -> Model:
+        """The loaded model; the previous job's when nothing that shapes it changed."""
+        if self._model is None:
+            self._model = OPEN.model(self, progress)
+        return self._model
+
+    def _make_prompts(self) -> Sequence[Sequence[int]]:
+        run, vocab = self.run, self.circuit().dims["vocab"]
+        if isinstance(run.prompts, str):
+            checkpoint = self.checkpoint()
+
+            def encode(text: str) -> list[int]:
+                return require_tokenizer(checkpoint).encode(text)
+
+            return read_prompts(Path(run.prompts), encode, vocab)
+        if run.prompt_lengths:
+            return prompts_of_lengths(run.prompt_lengths, vocab)
+        return prompts(run.prompts, vocab)
+
+    def _check_lengths(self, found: Sequence[Sequence[int]]) -> None:
+        limit, steps = self.serve().max_seq_len, self.run.steps
+        for index, prompt in enumerate(found):
+            if len(prompt) + steps > limit:
+                raise ConfigError(
+                    f"prompt {index} has {len(prompt)} tokens; with {steps} steps that is "
+                    f"{len(prompt) + steps}, over serve.max_seq_len={limit}: raise it, or lower "
+                    "steps, prompts or prompt_lengths"
+                )
+
+
+class _OpenModels:
+    """At most one model is open in a process."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._model: Model | None = None
+
+    def model(self, live: Live, progress: Progress | None) -> Model:
+        """The open model when it is the one that `live` needs, else a fresh one in its place."""
+        run = live.run
+        key = (
+            run.model.model_dump_json(),
+            run.seed,
+            live.checkpoint().digest(),
+            live.sizes(),
+            live.sets.digests,
+        )
+        if self._model is None or key != self._key:
+            self._model = None
+            self._model = open_model(
+                live.checkpoint(),
+                live.circuit(),
+                live.sets,
+                live.sizes(),
+                on_tensor=progress.advance if progress else lambda _: None,
+            )
+            self._key = key
+        return self._model
+
+
+OPEN = _OpenModels()
+
+
+def live_of(context: StageContext) -> Live:
+    """The job's live objects behind a stage."""
+    assert isinstance(context.live, Live)
+    return context.live
+
+
+def model_source(run: Run) -> ModelSource:
+    """The model section as the checkpoint readers take it."""
+    package = run.model.package
+    return ModelSource(
+        name=run.model.name,
+        checkpoint=run.model.checkpoint,
+        config=run.model.config,
+        package=PackageSource(**package.model_dump()) if package else None,
+        seed=run.seed,
+    )

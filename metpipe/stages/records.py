@@ -1,0 +1,37 @@
+"""Dataclasses of the core to and from the JSON that a stage keeps."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter
+
+from metpipe.pipeline.store import RESULT
+
+__all__ = ["read_result", "restore", "to_json"]
+
+T = TypeVar("T")
+
+
+def to_json(value: object) -> Any:
+    """Plain JSON data of a frozen dataclass (or a tuple or mapping of them)."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def restore(kind: type[T], data: object) -> T:
+    """The dataclass of `kind` that `to_json` turned into `data`."""
+    return cast("T", _adapter(kind).validate_python(data))
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The record that a finished stage returned."""
+    record: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    return record
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -1,0 +1,140 @@
+"""Turns the stages' results into report.json and the console's tables, and says the exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from metpipe.errors import Exit
+from metpipe.pipeline import Event, Pipeline, Store
+from metpipe.report import console as console_report
+from metpipe.report.diff_section import OracleSection, RuleSection
+from metpipe.report.memory_section import LedgerSection, MemorySection
+from metpipe.report.schema import Checkpoint, Planned, Provenance, Report, StageRow
+from metpipe.snapshot import read as read_snapshot
+from metpipe.stages.devices import executed_on
+from metpipe.stages.diff_report import diff_section
+from metpipe.stages.live import Live
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    live: Live,
+    pipeline: Pipeline,
+    store: Store,
+    events: Sequence[Event],
+    out_dir: Path,
+    console: Console,
+) -> Exit:
+    """Write report.json, show it, and return the run's exit status."""
+    results = Results(
+        {
+            event.stage: pipeline.result(store, event.stage)
+            for event in events
+            if event.how in ("ran", "cached")
+        },
+        {event.stage: event for event in events},
+    )
+    outcome, reasons = verdict_of(live, results)
+    report = Report(
+        verdict=outcome.name,
+        reasons=reasons,
+        model=live.run.model.name,
+        executed_on=executed_on(live.sets.builtin.name) if live.executes else None,
+        planned_for=results.section("memory", "planned_for", Planned),
+        diff=diff_section(live, results) if "compare" in results.records else None,
+        oracle=results.section("oracle", "oracle", OracleSection),
+        memory=results.section("memory", "memory", MemorySection),
+        ledger=results.section("ledger", "ledger", LedgerSection),
+        rule=results.section("rule", "rule", RuleSection),
+        stages=tuple(_stage_row(event, pipeline, store) for event in events),
+        provenance=_provenance(live, results, out_dir),
+    )
+    path = report.write(out_dir)
+    console_report.show(report, console, path)
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The records of the stages that are settled, and how each was settled."""
+
+    records: dict[str, dict[str, Any]]
+    events: dict[str, Event]
+
+    def section(self, stage: str, key: str, kind: Any) -> Any:
+        """A part of the report that a stage kept as data; None when the stage did not run."""
+        record = self.records.get(stage)
+        return None if record is None else kind.model_validate(record[key])
+
+    def cached(self, stage: str) -> bool:
+        """Whether the stage's result, and so its timings, are from an earlier run."""
+        return self.events[stage].how == "cached"
+
+
+def verdict_of(live: Live, results: Results) -> tuple[Exit, tuple[str, ...]]:
+    """DIED when a stage did; else the first of FAIL, INCONCLUSIVE, PASS that a part says."""
+    died = [event for event in results.events.values() if event.how == "failed"]
+    if died:
+        return Exit.DIED, tuple(f"stage {event.stage} died: {event.error!r}" for event in died)
+    said = [*_said(live, results)]
+    for outcome in (Exit.FAIL, Exit.INCONCLUSIVE):
+        if any(part == outcome for part, _ in said):
+            return outcome, tuple(reason for _, reason in said)
+    return Exit.PASS, ()
+
+
+def _said(live: Live, results: Results) -> Iterator[tuple[Exit, str]]:
+    """Each part's reasons, with the outcome that each stands for."""
+    if (compare := results.records.get("compare")) is not None:
+        for reason in compare["reasons"]:
+            yield Exit[compare["outcome"]], reason
+    if (oracle := results.section("oracle", "oracle", OracleSection)) and not oracle.passed:
+        yield Exit.FAIL, oracle.sentence
+    if (ledger := results.section("ledger", "ledger", LedgerSection)) and not ledger.agrees:
+        wrong = [row.tag for row in ledger.rows if not row.agrees]
+        yield Exit.FAIL, f"the ledger does not agree with the plan: {', '.join(wrong)}"
+    memory = results.section("memory", "memory", MemorySection)
+    if memory and live.run.memory.must_fit and memory.answer != "fits":
+        yield Exit.FAIL, f"memory.must_fit=true, and the plan {memory.answer} on {memory.device}"
+    if (rule := results.section("rule", "rule", RuleSection)) and not rule.passed:
+        yield Exit.FAIL, rule.sentence
+
+
+def _stage_row(event: Event, pipeline: Pipeline, store: Store) -> StageRow:
+    cached = event.how == "cached"
+    seconds = store.seconds(pipeline.keys[event.stage]) if cached else event.seconds
+    error = None if event.error is None else repr(event.error)
+    return StageRow(name=event.stage, how=event.how, seconds=seconds, cached=cached, error=error)
+
+
+def _provenance(live: Live, results: Results, out_dir: Path) -> Provenance:
+    snapshot = read_snapshot(out_dir)
+    load = results.records.get("load")
+    checkpoint = (
+        Checkpoint(
+            name=load["model"],
+            source=load["source"],
+            reader=load["reader"],
+            digest=load["checkpoint_digest"],
+        )
+        if load
+        else None
+    )
+    return Provenance(
+        id=snapshot["id"],
+        overrides=tuple(snapshot["overrides"]),
+        argv=tuple(snapshot["argv"]),
+        python=snapshot["python"],
+        versions=snapshot["versions"],
+        git=snapshot["git"],
+        checkpoint=checkpoint,
+        kernel_sets=live.sets.digests,
+        rerun=snapshot.get("rerun"),
+        resumed=live.run.resume,
+    )
