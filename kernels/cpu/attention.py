@@ -22,7 +22,7 @@ from .memory import (
     load16,
     load_f32,
     load_f32x16,
-        load_i32,
+    load_i32,
     load_i64,
     load_number,
     stack_f32,

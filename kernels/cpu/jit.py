@@ -6,12 +6,8 @@ whichever caller triggers the first compile. `error_model="numpy"` because a div
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
-
-# A libm replacement would give exp and friends other bits; the set's own are used, this is a belt.
-os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 
 from numba import config, intp, njit
 
@@ -25,9 +21,7 @@ KERNEL_SIGNATURE = (intp, intp, intp)
 
 def device(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
     """Compiles a function that kernels call."""
-    wrap = njit(
-        fastmath=False, error_model="numpy", cache=True, nogil=True, parallel=parallel
-    )
+    wrap = njit(fastmath=False, error_model="numpy", cache=True, nogil=True, parallel=parallel)
     return wrap if function is None else wrap(function)
 
 

@@ -74,9 +74,7 @@ def threads_for(data_bytes: int) -> int:
     return 1 if data_bytes < PARALLEL_BYTES else numba.get_num_threads()
 
 
-def bind(
-    body: Any, arguments: Sequence[int | float], kept: object, data_bytes: int = 0
-) -> Launch:
+def bind(body: Any, arguments: Sequence[int | float], kept: object, data_bytes: int = 0) -> Launch:
     """Binds integers (addresses, sizes) and floats to a kernel body.
 
     `kept` is kept alive with the launch: the tensors that the addresses belong to.

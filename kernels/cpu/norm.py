@@ -88,17 +88,13 @@ def _add_rms_norm(arguments, chunk, chunks):
         norm_row(total + at, weight, y + at, dim, eps)
 
 
-def rms_norm(
-    *, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float
-) -> Launch:
+def rms_norm(*, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float) -> Launch:
     """y = norm of each row of x [rows, dim] times weight [dim], all bf16."""
     rows, dim = matrix("x", x)
     return _bind_norm(x, weight, y, eps, rows, dim)
 
 
-def head_norm(
-    *, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float
-) -> Launch:
+def head_norm(*, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float) -> Launch:
     """y = norm of each head of x [rows, heads * head_dim] times weight [head_dim], all bf16."""
     rows, dim = matrix("x", x)
     head_dim = weight.shape[-1]

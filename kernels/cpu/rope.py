@@ -140,9 +140,7 @@ def rope(
     """
     rows, q_dim, k_dim = head_shapes(q, k, head_dim)
     half = rotary_half(cos, head_dim)
-    disjoint(
-        {"q_out": q_out, "k_out": k_out}, {"q": q, "k": k, "cos": cos, "positions": positions}
-    )
+    disjoint({"q_out": q_out, "k_out": k_out}, {"q": q, "k": k, "cos": cos, "positions": positions})
     arguments = (
         bf16("q", q, (rows, q_dim)),
         bf16("k", k, (rows, k_dim)),

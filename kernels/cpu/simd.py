@@ -160,9 +160,7 @@ def like(typing: Any, a: types.Type, number: types.Type) -> Any:
 
 
 def _spread(builder: ir.IRBuilder, value: Any) -> Any:
-    first = builder.insert_element(
-        ir.Constant(VECTOR, ir.Undefined), value, ir.Constant(INT32, 0)
-    )
+    first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), value, ir.Constant(INT32, 0))
     return builder.shuffle_vector(first, ir.Constant(VECTOR, ir.Undefined), constant(VECTOR32, 0))
 
 

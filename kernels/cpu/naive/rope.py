@@ -51,9 +51,7 @@ def rope_write(
     head_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(rotated q, new k pool, new v pool)."""
-    rotated_q, rotated_k = rope(
-        q=q, k=k, cos=cos, sin=sin, positions=positions, head_dim=head_dim
-    )
+    rotated_q, rotated_k = rope(q=q, k=k, cos=cos, sin=sin, positions=positions, head_dim=head_dim)
     pools = kv_write(
         k=rotated_k,
         v=v,

@@ -1,0 +1,298 @@
+"""Loads a folder of kernels by path, as a plug-in: checks it, imports it, names its code by digests.
+
+Compiled code is cached in a folder named by the digest of every source that it may be made of:
+numba itself notices an edited kernel, but not an edited callee. See `kernel_digest` for the digest
+of one kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import logging
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from metpipe.engine.kernel_digest import Sources, index_sources
+from metpipe.engine.kernel_imports import check_imports
+from metpipe.errors import ConfigError
+
+__all__ = ["Hardware", "KernelSet", "load_kernel_set"]
+
+logger = logging.getLogger(__name__)
+
+ROOT = "metpipe_kernels"
+BUILT_IN = f"{ROOT}.cpu"
+TABLES = ("HARDWARE.toml", "FUSIONS.toml", "FAMILIES.toml", "INVARIANCE.toml")
+
+
+class Memory(BaseModel):
+    """How the hardware's memory looks to a kernel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    unified: bool
+    line_bytes: int = Field(gt=0)
+
+
+class Hardware(BaseModel):
+    """HARDWARE.toml: what a set is for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    schema_version: int = Field(alias="schema", ge=1, le=1)
+    name: str
+    hardware_class: str = Field(alias="class")
+    kind: Literal["cpu", "cuda"]
+    description: str = ""
+    plans_with: str | None = None
+    """the set whose tables plan for this class, when it has no kernels of its own"""
+    formats: tuple[str, ...] = Field(strict=False)
+    block_size: int = Field(gt=0)
+    """tokens of a KV block, where nothing else says"""
+    capabilities: frozenset[str] = Field(frozenset(), strict=False)
+    settings: Mapping[str, str] = {}
+    """what a rule's `when` may ask for"""
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """A loaded set. `functions` are its public functions by "module.func"."""
+
+    folder: Path
+    package: str
+    hardware: Hardware
+    digest: str
+    """hex SHA-256 of every source and table of the folder"""
+    functions: Mapping[str, Callable[..., Any]]
+    texts: Mapping[str, str]
+    """file name -> content of the tables"""
+    cache_dir: Path
+    _sources: Sources
+
+    @property
+    def name(self) -> str:
+        """What HARDWARE.toml calls it."""
+        return self.hardware.name
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What a rule's `requires` may ask for."""
+        return self.hardware.capabilities
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What a rule's `when` may ask for."""
+        return self.hardware.settings
+
+    def kernel_digest(self, kernel: str) -> str:
+        """Hex SHA-256 of a kernel "module.func": its code, callees, constants, compile options.
+
+        Raises:
+            ConfigError: the set has no such kernel.
+        """
+        if kernel not in self.functions:
+            raise ConfigError(f"{self.folder}: the kernel set has no kernel {kernel!r}")
+        module, _, function = kernel.rpartition(".")
+        return self._sources.digest(f"{self.package}.{module}", function)
+
+
+_loaded: dict[str, KernelSet] = {}
+_texts: dict[str, dict[str, str]] = {}
+"""package -> full module name -> source, of the sets that are in sys.modules now"""
+
+
+def load_kernel_set(folder: Path, *, package: str) -> KernelSet:
+    """Import the kernel set in `folder` as `package`, new if a file changed since the last time.
+
+    A set other than the built-in one may import from the built-in one, which must be loaded first.
+
+    Raises:
+        ConfigError: a table is missing or breaks its schema; a module is not Python, imports what
+            a set may not import, or raises when it is imported. The message names the file.
+    """
+    folder = folder.resolve()
+    texts = {name: _read(folder / name) for name in TABLES}
+    hardware = _hardware(texts["HARDWARE.toml"], folder / "HARDWARE.toml")
+    files = _source_files(folder, package)
+    sources = {module: _read(path) for module, path in files.items()}
+    digest = _digest({**texts, **sources})
+    known = _loaded.get(package)
+    if known is not None and (known.folder, known.digest) == (folder, digest):
+        return known
+    for module, path in files.items():
+        check_imports(sources[module], module, path, own=package, built_in=BUILT_IN)
+    below = {} if package == BUILT_IN else _texts.get(BUILT_IN, {})
+    cache_dir = _use_cache(_digest({**below, **sources}))
+    _forget(package)
+    functions = _import(folder, package, files)
+    _texts[package] = sources
+    index = index_sources({**below, **sources})
+    loaded = KernelSet(folder, package, hardware, digest, functions, texts, cache_dir, index)
+    _loaded[package] = loaded
+    return loaded
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: missing; a kernel set is a folder with {', '.join(TABLES)} and its modules"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot read it: {error}") from None
+
+
+def _hardware(text: str, path: Path) -> Hardware:
+    try:
+        return Hardware.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    except ValidationError as error:
+        item = error.errors(include_url=False)[0]
+        key = ".".join(map(str, item["loc"]))
+        raise ConfigError(f"{path}: {key}: {item['msg']}") from None
+
+
+def _source_files(folder: Path, package: str) -> dict[str, Path]:
+    """Full module name -> file, of every module below the folder."""
+    files = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        files[".".join((package, *parts))] = path
+    if not files:
+        raise ConfigError(f"{folder}: the kernel set has no Python module")
+    return files
+
+
+def _digest(texts: Mapping[str, str]) -> str:
+    sha = hashlib.sha256()
+    for name in sorted(texts):
+        content = texts[name].encode()
+        sha.update(f"{name}\0{len(content)}\0".encode() + content)
+    return sha.hexdigest()
+
+
+def _use_cache(digest: str) -> Path:
+    """Point numba's cache at the folder of these sources; kernels take it when they are defined."""
+    from numba import config
+
+    root = os.environ.get("METPIPE_CACHE") or Path.home() / ".cache" / "metpipe"
+    folder = Path(root) / "numba" / digest[:32]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        logger.warning(
+            "kernels are compiled anew in each run: the cache %s is not writable (%s); set "
+            "METPIPE_CACHE to a folder that is",
+            folder,
+            error,
+        )
+        folder = Path(tempfile.mkdtemp(prefix="metpipe-numba-"))
+    config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    return folder
+
+
+def _forget(package: str) -> None:
+    """Drop a package from the process, so that its next import runs its files again."""
+    _loaded.pop(package, None)
+    _texts.pop(package, None)
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the source each time: Python's own bytecode cache can't tell edits a second apart."""
+
+    def get_code(self, fullname: str) -> Any:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class _SetFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules of loaded kernel sets by their full names."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, dict[str, Path]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for files in self.files.values():
+            if fullname in files:
+                return _spec(fullname, files[fullname])
+        return None
+
+
+def _spec(name: str, path: Path) -> importlib.machinery.ModuleSpec | None:
+    inside = [str(path.parent)] if path.name == "__init__.py" else None
+    loader = _SourceLoader(name, str(path))
+    return importlib.util.spec_from_file_location(
+        name, path, loader=loader, submodule_search_locations=inside
+    )
+
+
+_finder = _SetFinder()
+
+
+def _import(folder: Path, package: str, files: Mapping[str, Path]) -> dict[str, Any]:
+    _finder.files[package] = dict(files)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    sys.modules.setdefault(ROOT, _empty_package(ROOT))
+    if package not in files:
+        sys.modules[package] = _empty_package(package)
+    functions: dict[str, Any] = {}
+    for module, path in files.items():
+        if path.parent != folder:
+            continue
+        functions.update(_functions(_import_one(module, path, package), module, package))
+    return functions
+
+
+def _empty_package(name: str) -> ModuleType:
+    module = ModuleType(name)
+    module.__path__ = []
+    return module
+
+
+def _import_one(module: str, path: Path, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        _forget(package)
+        where = _line_of(error, path)
+        raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _line_of(error: Exception, path: Path) -> str:
+    """The file and line of the set where an import went wrong."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+    inside = [frame for frame in frames if Path(frame.filename).parent == path.parent]
+    return f"{inside[-1].filename}:{inside[-1].lineno}" if inside else str(path)
+
+
+def _functions(module: ModuleType, full_name: str, package: str) -> dict[str, Any]:
+    short = full_name.removeprefix(f"{package}.")
+    return {
+        f"{short}.{name}": value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == full_name and not name.startswith("_")
+    }
