@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ALIGNMENT", "Birth", "Lifetimes", "arena_bytes"]
+from metpipe.circuit.layout import ALIGNMENT
 
-ALIGNMENT = 256
+__all__ = ["Birth", "Lifetimes", "arena_bytes"]
 
 Busy = tuple[int, int, int | None]
 """A placed edge: offset, end, groups that it still lives after this one (None: to the end)."""

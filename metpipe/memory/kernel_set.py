@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from metpipe.circuit import RuleSet, parse_fusions
 from metpipe.errors import ConfigError
 from metpipe.memory.expressions import expression_names
 
-__all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_set"]
+__all__ = ["Family", "KernelSet", "Workspace", "overlaid", "parse_families", "read_kernel_set"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +92,25 @@ def read_kernel_set(folder: Path) -> KernelSet:
         ConfigError: a file that is missing or breaks its schema.
     """
     rules, families = folder / "FUSIONS.toml", folder / "FAMILIES.toml"
+    kernels = _defined_kernels(folder)
     return KernelSet(
         name=folder.name,
         rules=parse_fusions(_text(rules), str(rules)),
-        kernels=_defined_kernels(folder),
+        kernels=kernels,
         families=parse_families(_text(families), str(families)),
     )
 
 
-def family_of(families: tuple[Family, ...]) -> Mapping[str, tuple[Family, ...]]:
-    """kernel name -> the families that hold it."""
-    kernels = {kernel for family in families for kernel in family.kernels}
-    return {
-        kernel: tuple(family for family in families if kernel in family.kernels)
-        for kernel in kernels
-    }
+def overlaid(base: KernelSet, other: KernelSet) -> KernelSet:
+    """The base set with a user's rules, kernels and families added; same names shadow."""
+    names = {family.name for family in other.families}
+    kept = tuple(family for family in base.families if family.name not in names)
+    return KernelSet(
+        name=f"{base.name} + {other.name}",
+        rules=base.rules.overlay(other.rules),
+        kernels=base.kernels | other.kernels,
+        families=(*kept, *other.families),
+    )
 
 
 def _family(row: _Family, source: str) -> Family:

@@ -5,6 +5,7 @@ Points of one model hold the same `Planned`, so a thousand of them cost a thousa
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,8 +14,10 @@ from metpipe.circuit import (
     Plan,
     Select,
     Situation,
+    StateDecl,
     fuse,
     node_weight_shapes,
+    row_buckets,
 )
 from metpipe.memory.formulas import weight_bytes
 from metpipe.memory.kernel_set import KernelSet
@@ -22,6 +25,9 @@ from metpipe.memory.plan_sizes import PlanSizes
 from metpipe.memory.report import NodeBytes
 
 __all__ = ["Planned", "RopeTable", "StateGroup"]
+
+WIDEST = 1 << 31
+"""More rows than any step has: bounds the last bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +66,88 @@ class Planned:
     capabilities: frozenset[str] = frozenset()
     levers: frozenset[str] = frozenset()
     nodes: tuple[NodeBytes, ...] = field(init=False)
+    weights: int = field(init=False)
+    """bytes of every tensor that a node binds, each binding once"""
     states: tuple[StateGroup, ...] = field(init=False)
     rope_tables: tuple[RopeTable, ...] = field(init=False)
+    _buckets: dict[str, list[int]] = field(init=False, default_factory=dict)
     _sizes: dict[tuple[str, int], PlanSizes] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = _stored(self.circuit)
+        self.weights = sum(node.stored for node in self.nodes)
         self.states = _grouped(self.circuit)
         self.rope_tables = _rope_tables(self.circuit)
 
-    @property
-    def weights(self) -> int:
-        """Bytes of every tensor that a node binds, each binding once."""
-        return sum(node.stored for node in self.nodes)
-
     def sizes(self, mode: str, rows: int) -> PlanSizes:
-        """The plan for a mode at a row count, with the sizes that follow from it."""
-        bucket = self._bucket(mode, rows)
-        if (mode, bucket) not in self._sizes:
-            plan = self.plan(mode, bucket)
-            self._sizes[mode, bucket] = PlanSizes(plan, self.kernel_set.families)
-        return self._sizes[mode, bucket]
+        """The plan for a mode at a row count, with the sizes that follow from it.
+
+        Raises:
+            ConfigError: the rules do not cover the circuit at these rows.
+        """
+        key = (mode, self._bucket(mode, rows))
+        if key not in self._sizes:
+            self._sizes[key] = PlanSizes(self.plan(mode, rows), self.kernel_set.families)
+        return self._sizes[key]
 
     def plan(self, mode: str, rows: int) -> Plan:
         """Fuse afresh."""
-        return fuse(
-            self.circuit,
-            self.kernel_set.rules,
-            Situation(
-                mode=mode,
-                rows=rows,
-                kernels=self.kernel_set.kernels,
-                capabilities=self.capabilities,
-                settings=self.settings,
-                levers=self.levers,
-                select=self.select,
-            ),
+        situation = Situation(
+            mode=mode,
+            rows=rows,
+            kernels=self.kernel_set.kernels,
+            capabilities=self.capabilities,
+            settings=self.settings,
+            levers=self.levers,
+            select=self.select,
         )
+        return fuse(self.circuit, self.kernel_set.rules, situation)
+
+    def _bucket(self, mode: str, rows: int) -> int:
+        """The lowest row count of the bucket that holds `rows`."""
+        if mode not in self._buckets:
+            buckets = row_buckets(self.kernel_set.rules, mode, WIDEST)
+            self._buckets[mode] = [bucket.low for bucket in buckets]
+        lows = self._buckets[mode]
+        return lows[bisect_right(lows, rows) - 1]
+
+
+def _stored(circuit: Circuit) -> tuple[NodeBytes, ...]:
+    """What each node stores; tensors that an earlier node reads as well store nothing again."""
+    seen: set[tuple[str, ...]] = set()
+    stored = []
+    for node in circuit.nodes:
+        tensors = node_weight_shapes(circuit, node)
+        names = tuple(name for name, _ in tensors)
+        size = 0 if names in seen else weight_bytes(shape for _, shape in tensors)
+        seen.add(names)
+        stored.append(NodeBytes(node.id, node.op, node.layer, size))
+    return tuple(stored)
+
+
+def _grouped(circuit: Circuit) -> tuple[StateGroup, ...]:
+    groups: dict[tuple[object, ...], list[StateDecl]] = {}
+    for state in circuit.states.values():
+        key = (state.local, state.kind, state.lifetime, state.format, state.elements, state.section)
+        groups.setdefault(key, []).append(state)
+    return tuple(
+        StateGroup(
+            local=members[0].local,
+            kind=members[0].kind,
+            lifetime=members[0].lifetime,
+            format=members[0].format,
+            elements=members[0].elements,
+            section=members[0].section,
+            states=tuple(state.id for state in members),
+        )
+        for members in groups.values()
+    )
+
+
+def _rope_tables(circuit: Circuit) -> tuple[RopeTable, ...]:
+    tables = (
+        RopeTable(node.params["rope"], int(node.params["rotary_dim"]))
+        for node in circuit.nodes
+        if node.op == "rope"
+    )
+    return tuple(dict.fromkeys(tables))

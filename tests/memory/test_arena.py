@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metpipe.memory.arena import ALIGNMENT, Birth, Lifetimes, arena_bytes
+from metpipe.circuit.layout import ALIGNMENT
+from metpipe.memory.arena import Birth, Lifetimes, arena_bytes
 
 
 def placed_plainly(lifetimes, sizes):
