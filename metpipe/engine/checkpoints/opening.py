@@ -7,7 +7,7 @@ from pathlib import Path
 
 from metpipe.engine.checkpoints.folder import PICKLE_REFUSED, is_pickle, open_folder
 from metpipe.engine.checkpoints.protocol import Checkpoint, ModelSource, Shape
-from metpipe.engine.checkpoints.synthetic import synthetic
+from metpipe.engine.checkpoints.synthetic_weights import synthetic
 from metpipe.errors import ConfigError
 
 __all__ = ["ShapesOf", "open_checkpoint"]

@@ -38,10 +38,16 @@ GAMMA, MIX_A, MIX_B = (
 )
 CHUNK_DRAWS = 1 << 16  # draws of 64 bits; four weights each, so that a chunk stays in the cache
 
-HEAD_GAIN = 2.0  # logits of a unit-RMS row then have a standard deviation of about 2
-NORM_SPREAD = 0.2
-BIAS_SPREAD = 0.3
-HEADS = ("lm_head.weight", "embed_tokens.weight")
+NORM_SPREAD, BIAS_SPREAD = 0.2, 0.2
+GAINS = {
+    # logits of a unit-RMS row get a standard deviation of about 2
+    "lm_head.weight": 2.0,
+    "embed_tokens.weight": 2.0,
+    # sharp attention: without it the next token follows from the last alone, and greedy decoding
+    # soon runs in a circle of two or three tokens
+    "q_proj.weight": 3.0,
+    "q_norm.weight": 3.0,
+}
 
 U16 = npt.NDArray[np.uint16]
 
@@ -100,9 +106,9 @@ def synthetic(
 ) -> Synthetic:
     """A checkpoint of lively random bf16 weights: logits with a standard deviation of 1 to 4.
 
-    Matrices have a standard deviation of 1/sqrt(fan-in), head and embedding of 2/sqrt(hidden),
-    norm weights lie around 1, biases around 0. `shapes`: tensor name -> shape, as the circuit
-    binds them. ConfigError for a tensor that is neither matrix, norm weight nor bias.
+    Matrices have a standard deviation of 1/sqrt(fan-in), norm weights lie around 1 and biases
+    around 0, each times its entry in GAINS. `shapes`: tensor name -> shape, as the circuit binds
+    them. ConfigError for a tensor that is neither matrix, norm weight nor bias.
     """
     for tensor, shape in shapes.items():
         _spread(tensor, shape)
@@ -111,11 +117,11 @@ def synthetic(
 
 def _spread(name: str, shape: Shape) -> tuple[float, float]:
     """(centre, standard deviation) of a tensor's values."""
+    gain = next((gain for suffix, gain in GAINS.items() if name.endswith(suffix)), 1.0)
     if len(shape) >= 2 and name.endswith(".weight"):
-        gain = HEAD_GAIN if name.endswith(HEADS) else 1.0
         return 0.0, gain / math.sqrt(math.prod(shape[1:]))
     if len(shape) == 1 and name.endswith(".weight"):
-        return 1.0, NORM_SPREAD
+        return gain, gain * NORM_SPREAD
     if len(shape) == 1 and name.endswith(".bias"):
         return 0.0, BIAS_SPREAD
     raise ConfigError(
