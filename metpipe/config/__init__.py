@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from metpipe.config.explain import Provenance, nearest_key, validate
-from metpipe.config.rules import MODES_OF_THIS_VERSION
+from metpipe.config.rules import KEYS_OF_MODES, MODES_OF_THIS_VERSION
 from metpipe.config.run import Hardware, Model, Package, Run, Without
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant
 
 __all__ = [
+    "KEYS_OF_MODES",
     "MODES_OF_THIS_VERSION",
     "Hardware",
     "Model",

@@ -1,4 +1,4 @@
-"""What must hold between the keys of a run, and which modes and accountings this version runs."""
+"""What must hold between the keys of a run, and which modes this version runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 from metpipe.config.run import Run
 
-__all__ = ["MODES_OF_THIS_VERSION", "Problem", "problems", "settled"]
+__all__ = ["KEYS_OF_MODES", "MODES_OF_THIS_VERSION", "Problem", "problems", "settled"]
 
 MODES_OF_THIS_VERSION = ("single",)
-ACCOUNTINGS_OF_THIS_VERSION = ("metpipe",)
 MODE_OF_LIST = {
     "batch": "batch",
     "verify": "verify",
@@ -19,6 +18,13 @@ MODE_OF_LIST = {
     "prefill": "prefill",
 }
 """The key whose list asks for a mode -> the mode."""
+KEYS_OF_MODES = MODE_OF_LIST | {
+    "fragment_slots": "batch",
+    "mtp": "verify",
+    "verify_batch_ks": "verify_batch",
+    "prefill_chunk": "prefill",
+}
+"""Every key that only some mode reads -> the (first) mode that reads it."""
 
 
 class Problem(NamedTuple):
@@ -81,15 +87,6 @@ def _companions(run: Run) -> Iterator[Problem]:
     for key, others in needs.items():
         if getattr(run, key) and not any(getattr(run, other) is not None for other in others):
             yield Problem(key, f"needs {' or '.join(others)} beside it")
-
-
-def _accounting(run: Run) -> Iterator[Problem]:
-    if run.memory.accounting not in ACCOUNTINGS_OF_THIS_VERSION:
-        yield Problem(
-            "memory.accounting",
-            f"{run.memory.accounting!r} is not counted by this version of metpipe, which counts "
-            f"{' and '.join(ACCOUNTINGS_OF_THIS_VERSION)}",
-        )
 
 
 def _model_has_a_source(run: Run) -> Iterator[Problem]:
@@ -160,7 +157,6 @@ RULES: tuple[Rule, ...] = (
     _mode_is_run,
     _lists_of_another_mode,
     _companions,
-    _accounting,
     _model_has_a_source,
     _rule,
     _prompts,

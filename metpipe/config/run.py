@@ -84,7 +84,7 @@ class Workload(Frozen):
 class Memory(Frozen):
     """How memory is planned and judged."""
 
-    accounting: Literal["metpipe", "met", "vllm"] = Field(description="whose allocations count")
+    accounting: Literal["metpipe"] = Field(description="whose allocations count")
     must_fit: bool = Field(description="a plan over budget fails the run")
 
 

@@ -33,7 +33,7 @@ class Serve(Frozen):
     speculative: bool = Field(description="decode with drafts of the model's own head")
     dflash: bool = Field(description="decode with drafts of a separate block drafter")
     dflash_gamma: Count | None = Field(description="drafts per step of that drafter")
-    num_drafts: Count | None = Field(description="drafts per step; a K list sets it to K-1")
+    num_drafts: Count | None = Field(description="drafts per step; null: what the model says")
     mtp_max_seqs: Count | None = Field(description="sequences that may speculate at once")
     ssm_h_dtype: Literal["f32", "f16-pool"] = Field(description="dtype of the recurrent state")
     ssm_rollback_mode: Literal["snapshot", "replay"] = Field(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +15,15 @@ from metpipe.report.diff_section import Comparison, DiffSection, Localized, Prom
 from metpipe.report.diff_section import OracleSection as Oracle
 from metpipe.report.diff_section import RuleSection as Rule
 from metpipe.report.schema import Report
-from metpipe.report.units import count, fraction, milliseconds, plain_table, ratio, significant
+from metpipe.report.units import (
+    count,
+    fraction,
+    indented,
+    milliseconds,
+    plain_table,
+    ratio,
+    significant,
+)
 
 __all__ = ["parts"]
 
@@ -31,7 +40,7 @@ def parts(report: Report) -> Iterator[RenderableType]:
             yield Group(differences(differing), *_places(report.diff.localized))
         yield Group(Text("Controls", style="bold"), controls(report.diff))
     if report.oracle is not None:
-        yield Group(oracle(report.oracle), Text(f"  {report.oracle.sentence}"))
+        yield Group(oracle(report.oracle), indented(report.oracle.sentence))
     if report.rule is not None:
         yield Group(rule(report.rule), *_rule_lines(report.rule))
 
@@ -77,7 +86,7 @@ def _names(diff: DiffSection) -> list[str]:
 
 def _result(found: Sequence[Comparison], *, is_repeat: bool) -> Text:
     if not found:
-        return Text("the reference", style="dim")
+        return Text("reference", style="dim")
     if all(comparison.equal for comparison in found):
         return Text("repeats" if is_repeat else "equal", style="green")
     if is_repeat:
@@ -140,9 +149,9 @@ def _distance(severity: Severity | None) -> tuple[str, str]:
     )
 
 
-def _places(found: Sequence[Localized]) -> Iterator[Text]:
+def _places(found: Sequence[Localized]) -> Iterator[Padding]:
     for place in found:
-        yield Text.assemble("  starts in ", (place.node, "bold"), f": {place.sentence}")
+        yield indented(f"starts in {place.node}: {place.sentence}")
 
 
 def oracle(section: Oracle) -> Table:
@@ -178,10 +187,10 @@ def rule(section: Rule) -> Table:
     return table
 
 
-def _rule_lines(section: Rule) -> Iterator[Text]:
+def _rule_lines(section: Rule) -> Iterator[Padding]:
     """Launches and time of both sides, then what it comes to."""
     times = f"{milliseconds(section.chain_ms_median)} -> {milliseconds(section.fused_ms_median)} ms"
     speed = ratio(section.chain_ms_median, section.fused_ms_median)
     launches = f"{section.chain_launches} -> {section.fused_launches} launches"
-    yield Text(f"  chain -> rule: {launches}, {times} ({speed})")
-    yield Text(f"  {section.sentence}", style="green" if section.passed else "red")
+    yield indented(f"chain -> rule: {launches}, {times} ({speed})")
+    yield indented(section.sentence, "green" if section.passed else "red")

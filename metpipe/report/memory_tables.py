@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Query, Term
 from metpipe.report.schema import Report
-from metpipe.report.units import count, plain_table, size
+from metpipe.report.units import count, indented, plain_table, size
 
 __all__ = ["parts"]
 
@@ -53,18 +54,18 @@ def _span(low: int, high: int, shown: Callable[[int], str]) -> str:
     return shown(low) if low == high else f"{shown(low)} .. {shown(high)}"
 
 
-def _answer(memory: MemorySection) -> Iterator[Text]:
+def _answer(memory: MemorySection) -> Iterator[Padding]:
     for name, query in memory.inverse.items():
-        yield Text(f"  {_query(name, query, memory)}")
+        yield indented(_query(name, query, memory))
     if (pool := memory.pool) is not None:
-        yield Text(
-            f"  the budget leaves {_between(pool.blocks_low, pool.blocks_high)} blocks of "
+        yield indented(
+            f"the budget leaves {_between(pool.blocks_low, pool.blocks_high)} blocks of "
             f"{pool.block_size} tokens ({size(pool.block_bytes)} each); "
             f"this workload needs {count(pool.blocks_needed)}"
         )
     for note in memory.header.notes:
-        yield Text(f"  note: {note}", style="cyan")
-    yield Text(f"  counted: the allocations of {memory.header.accounting}'s engine", style="dim")
+        yield indented(f"note: {note}", "cyan")
+    yield indented(f"counted: the allocations of {memory.header.accounting}'s engine", "dim")
 
 
 def _query(name: str, query: Query, memory: MemorySection) -> str:
@@ -105,8 +106,8 @@ def _agrees(row: LedgerLine) -> Text:
     return Text("exact" if row.low == row.high else "in range", style="green")
 
 
-def _agreement(section: LedgerSection) -> Text:
+def _agreement(section: LedgerSection) -> Padding:
     off = [row.tag for row in section.rows if not row.agrees]
     if off:
-        return Text(f"  the plan is off by tag: {', '.join(off)}", style="red")
-    return Text("  every tag is as planned", style="green")
+        return indented(f"the plan is off by tag: {', '.join(off)}", "red")
+    return indented("every tag is as planned", "green")

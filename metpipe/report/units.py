@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import math
 
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["count", "fraction", "milliseconds", "plain_table", "ratio", "significant", "size"]
+__all__ = [
+    "count",
+    "fraction",
+    "indented",
+    "milliseconds",
+    "plain_table",
+    "ratio",
+    "significant",
+    "size",
+]
 
 SCALES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -46,6 +57,11 @@ def milliseconds(time_ms: float | None) -> str:
 def ratio(of: float | None, to: float | None) -> str:
     """How many times `to` goes into `of`; a dash where one is missing."""
     return f"{of / to:.2f}x" if of and to else "-"
+
+
+def indented(text: str, style: str = "") -> Padding:
+    """A line under a table; its folds are indented as well."""
+    return Padding(Text(text, style=style), (0, 0, 0, 2))
 
 
 def plain_table(title: str, first: str, *others: str) -> Table:

@@ -1,4 +1,4 @@
-"""Reports to render and to write: one that passes, and one where everything that can go wrong did."""
+"""Reports to render and to write: one that passes, one where everything went wrong, one rule."""
 
 from __future__ import annotations
 
