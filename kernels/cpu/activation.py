@@ -32,7 +32,7 @@ def _silu_mul(arguments, chunk, chunks):
 
 
 def silu_mul(*, gate_up: torch.Tensor, y: torch.Tensor) -> Launch:
-    """y = bf16(bf16(silu(gate)) * up): gate_up [rows, 2 inter] is gate||up, y [rows, inter]."""
+    """SiLU(gate) * up: gate_up [rows, 2 inter] is gate||up, y [rows, inter], all bf16."""
     rows, inter = matrix("y", y)
     disjoint({"y": y}, {"gate_up": gate_up})
     arguments = (

@@ -48,7 +48,7 @@ ZERO = np.float32(0)
 
 @device
 def scale_and_add(acc, alpha, scores, values, v, count, head_dim):
-    """acc = acc * alpha + sum of scores[j] * v[values[j]], token by token."""
+    """Takes acc to acc * alpha + sum of scores[j] * v[values[j]], token by token."""
     whole = head_dim - head_dim % LANES
     for i in range(0, whole, LANES):
         a = mul(load_f32x16(acc, i), splat(alpha))
@@ -64,7 +64,7 @@ def scale_and_add(acc, alpha, scores, values, v, count, head_dim):
 
 @device
 def divide(acc, total, y, head_dim):
-    """y = bf16(acc / total)."""
+    """Stores acc / total as bf16."""
     whole = head_dim - head_dim % LANES
     for i in range(0, whole, LANES):
         store16(y, i, div(load_f32x16(acc, i), splat(total)))
@@ -185,7 +185,7 @@ def _heads(q_dim: int, kv_dim: int, head_dim: int) -> tuple[int, int]:
         raise ValueError(f"head_dim is {head_dim}: this kernel holds at most {MAX_HEAD_DIM}")
     if q_dim % head_dim or kv_dim % head_dim or heads % kv_heads:
         raise ValueError(
-            f"q has {q_dim} columns and the pools {kv_dim}: not whole heads of {head_dim}, or query "
-            "heads that kv heads do not divide"
+            f"q has {q_dim} columns and the pools {kv_dim}: not whole heads of {head_dim}, or "
+            "query heads that kv heads do not divide"
         )
     return heads, heads // kv_heads

@@ -13,8 +13,6 @@ from numba import config, intp, njit
 
 __all__ = ["KERNEL_SIGNATURE", "device", "kernel"]
 
-config.THREADING_LAYER = "omp"
-
 KERNEL_SIGNATURE = (intp, intp, intp)
 """(address of the bound arguments, this chunk, number of chunks)"""
 
@@ -26,8 +24,20 @@ def device(function: Callable[..., Any] | None = None, *, parallel: bool = False
 
 
 def kernel(function: Callable[[int, int, int], None]) -> Any:
-    """Compiles the body of a kernel, `body(arguments, chunk, chunks)`, at its first launch.
+    """Compiles the body of a kernel, `body(arguments, chunk, chunks)`, at its first bind.
 
     Chunk t of n writes outputs that no other chunk touches, so that n changes no bits.
     """
     return device(function)
+
+
+def _pin_threading_layer() -> None:
+    # Pinned where it can load, since numba falls back silently; see environment.py for the rest.
+    try:
+        from numba.np.ufunc import omppool  # noqa: F401
+    except ImportError:
+        return
+    config.THREADING_LAYER = "omp"
+
+
+_pin_threading_layer()

@@ -157,7 +157,7 @@ def _gate_up_silu(arguments, chunk, chunks):
 def linear(
     *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor
 ) -> Launch:
-    """y = x W^T (+ bias): x [rows, k], weight [n, k], bias [n] or None, y [rows, n], all bf16."""
+    """The product x W^T (+ bias) into y: x [rows, k], weight [n, k], bias [n] or None, y [rows, n]; all bf16."""
     return _bind_linear(x, weight, bias, None, y)
 
 
@@ -169,7 +169,7 @@ def linear_add(
     stream: torch.Tensor,
     y: torch.Tensor,
 ) -> Launch:
-    """y = stream + bf16(x W^T (+ bias)), rounded again: `linear`, then `residual_add`."""
+    """`linear`, then `residual_add`: y = stream + bf16(x W^T (+ bias)), rounded again."""
     return _bind_linear(x, weight, bias, stream, y)
 
 
@@ -224,13 +224,13 @@ def qkv(
         arguments[3] += n
     read = {"x": x, "q_weight": q_weight, "k_weight": k_weight, "v_weight": v_weight}
     disjoint({"q": q, "k": k, "v": v}, read)
-    return bind(_qkv, arguments, parts + (x,), 2 * arguments[3] * dim)
+    return bind(_qkv, arguments, (*parts, x), 2 * arguments[3] * dim)
 
 
 def gate_up_silu(
     *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor
 ) -> Launch:
-    """y = silu(gate) * up of a linear to gate||up: x [rows, k], weight [2 inter, k], y [rows, inter].
+    """`linear` to gate||up, then `silu_mul`: x [rows, k], weight [2 inter, k], y [rows, inter].
 
     Gate and up are rounded to bf16 first, as the store between the two kernels would have done.
     """

@@ -17,8 +17,8 @@ from .simd import FLOAT, INT16, INT32, LANES, VECTOR, VECTOR32, bf16_bits, call_
 
 __all__ = [
     "copy_bytes", "even", "load1", "load16", "load_f32", "load_f32x16", "load_i32", "load_i64",
-    "load_number", "odd", "prefetch", "stack_f32", "store1", "store16", "store_f32", "store_f32x16",
-    "store_i32", "store_i64", "store_nan",
+    "load_number", "load_u8", "load_u64", "odd", "prefetch", "stack_f32", "store1", "store16",
+    "store_f32", "store_f32x16", "store_i32", "store_i64", "store_nan",
 ]  # fmt: skip
 
 INT8, INT64, DOUBLE = ir.IntType(8), ir.IntType(64), ir.DoubleType()
@@ -92,6 +92,8 @@ store_f32 = _store(FLOAT, FLOAT, 4, types.float32, _same)
 store_f32x16 = _store(FLOAT, VECTOR, 4, v16, _same)
 load_i32 = _load(INT32, INT32, 4, types.intp, lambda builder, a: builder.sext(a, INT64))
 load_i64 = _load(INT64, INT64, 8, types.intp, _same)
+load_u64 = _load(INT64, INT64, 1, types.uint64, _same)
+load_u8 = _load(INT8, INT8, 1, types.uint64, lambda builder, a: builder.zext(a, INT64))
 load_number = _load(DOUBLE, DOUBLE, 8, types.float32, lambda builder, a: builder.fptrunc(a, FLOAT))
 """A bound float argument, as float32."""
 store_i64 = _store(INT64, INT64, 8, types.intp, _same)

@@ -89,13 +89,13 @@ def _add_rms_norm(arguments, chunk, chunks):
 
 
 def rms_norm(*, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float) -> Launch:
-    """y = norm of each row of x [rows, dim] times weight [dim], all bf16."""
+    """The norm of each row of x [rows, dim] times weight [dim], into y; all bf16."""
     rows, dim = matrix("x", x)
     return _bind_norm(x, weight, y, eps, rows, dim)
 
 
 def head_norm(*, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, eps: float) -> Launch:
-    """y = norm of each head of x [rows, heads * head_dim] times weight [head_dim], all bf16."""
+    """The norm of each head of x [rows, heads * head_dim] times weight [head_dim], into y; bf16."""
     rows, dim = matrix("x", x)
     head_dim = weight.shape[-1]
     if dim % head_dim:
@@ -128,7 +128,7 @@ def add_rms_norm(
     y: torch.Tensor,
     eps: float,
 ) -> Launch:
-    """total = bf16(stream + delta), then y = norm of the ROUNDED total; all bf16 [rows, dim]."""
+    """`residual_add` into total, then `rms_norm` of the ROUNDED total into y; bf16 [rows, dim]."""
     rows, dim = matrix("stream", stream)
     disjoint({"total": total, "y": y}, {"stream": stream, "delta": delta, "weight": weight})
     arguments = (

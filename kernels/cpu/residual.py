@@ -26,7 +26,7 @@ def _residual_add(arguments, chunk, chunks):
 
 
 def residual_add(*, stream: torch.Tensor, delta: torch.Tensor, y: torch.Tensor) -> Launch:
-    """y = bf16(stream + delta), all bf16 [rows, dim]."""
+    """The sum stream + delta, rounded, into y; all bf16 [rows, dim]."""
     rows, dim = matrix("stream", stream)
     disjoint({"y": y}, {"stream": stream, "delta": delta})
     arguments = (

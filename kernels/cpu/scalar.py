@@ -55,7 +55,7 @@ def sigmoid(x):
 
 @device
 def silu(x):
-    """x / (1 + e^-x)."""
+    """SiLU: x / (1 + e^-x)."""
     return div(x, add(like(x, 1.0), exp(sub(like(x, 0.0), x))))
 
 
@@ -67,13 +67,13 @@ def silu_mul1(gate, up):
 
 @device
 def add1(a, b):
-    """a + b for bf16 values."""
+    """The sum of two bf16 values, not yet rounded."""
     return add(a, b)
 
 
 @device
 def normed1(x, inverse, weight):
-    """x * inverse, rounded to bf16, times weight."""
+    """The normalised value x * inverse, rounded to bf16, times weight."""
     return mul(round_bf16(mul(x, inverse)), weight)
 
 

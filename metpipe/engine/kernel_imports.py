@@ -13,8 +13,10 @@ __all__ = ["check_imports"]
 
 LIBRARIES = frozenset({"torch", "numpy", "numba", "llvmlite", "triton"})
 STANDARD = frozenset(
-    "__future__ array collections contextlib dataclasses enum functools itertools logging math "
-    "operator struct types typing warnings".split()
+    (
+        *("__future__", "array", "collections", "contextlib", "dataclasses", "enum", "functools"),
+        *("itertools", "logging", "math", "operator", "struct", "types", "typing", "warnings"),
+    )
 )
 
 

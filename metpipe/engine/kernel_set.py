@@ -1,4 +1,4 @@
-"""Loads a folder of kernels by path, as a plug-in: checks it, imports it, names its code by digests.
+"""Loads a folder of kernels by path, as a plug-in: checks it, imports it, names its code.
 
 Compiled code is cached in a folder named by the digest of every source that it may be made of:
 numba itself notices an edited kernel, but not an edited callee. See `kernel_digest` for the digest
@@ -217,7 +217,7 @@ def _forget(package: str) -> None:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the source each time: Python's own bytecode cache can't tell edits a second apart."""
+    """Compiles the source each time: Python's bytecode cache misses two edits within a second."""
 
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)
