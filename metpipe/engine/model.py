@@ -5,10 +5,10 @@ Shapes: T tokens a pool holds, E elements per token, P positions, R rows.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 
@@ -20,6 +20,8 @@ from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
 from metpipe.engine.step_inputs import StepInputs, table_columns
 from metpipe.engine.weights import Weights
+
+HashBytes = Callable[[torch.Tensor], str]
 
 __all__ = ["ForwardSelect", "Model", "PoolSizes", "allocate_states"]
 
@@ -70,6 +72,9 @@ class Model:
     overlay_rules: RuleSet | None = None
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
+    hash_bytes: HashBytes | None = None
+    """The hash of logits; None hashes on the host"""
+
     @property
     def vocab_size(self) -> int:
         """Logits of a row."""
@@ -117,29 +122,29 @@ class Model:
 
     def state_digests(self, sequence: Sequence) -> dict[str, str]:
         """State -> 128-bit hex over the positions that the sequence has committed."""
-        blocks = torch.tensor(sequence.blocks or [0], dtype=torch.int32)
-        return {
-            name: self._hash_positions(pool_TE, blocks, sequence.length)
-            for name, pool_TE in self.states.items()
-        }
+        return self._digests(sequence.blocks, sequence.length)
 
-    def unowned_digests(self, owned: Sequence | None = None) -> dict[str, str]:
-        """State -> 128-bit hex over every block that neither `owned` holds nor is the dummy."""
-        held = set(owned.blocks) if owned else set()
+    def unowned_digests(self, owner: Sequence) -> dict[str, str]:
+        """State -> 128-bit hex over every block that neither `owner` holds nor is the dummy."""
+        held = set(owner.blocks)
         free = [block for block in range(self.sizes.num_blocks - 1) if block not in held]
-        blocks = torch.tensor(free or [0], dtype=torch.int32)
-        tokens = len(free) * self.sizes.block_size
+        return self._digests(free, len(free) * self.sizes.block_size)
+
+    def _digests(self, blocks: list[int], num_tokens: int) -> dict[str, str]:
+        """Hash the first `num_tokens` positions of these blocks, in each state's pool."""
         return {
-            name: self._hash_positions(pool_TE, blocks, tokens)
+            name: pool_digest(pool_TE, blocks, self.sizes.block_size, num_tokens)
             for name, pool_TE in self.states.items()
         }
 
-    def _hash_positions(self, pool_TE: torch.Tensor, blocks: torch.Tensor, length: int) -> str:
-        return self._hash(pool_TE, blocks, length)
 
-    @cached_property
-    def _hash(self) -> Callable[[torch.Tensor, torch.Tensor, int], str]:
-        raise NotImplementedError
+def pool_digest(
+    pool_TE: torch.Tensor, blocks: list[int], block_size: int, num_tokens: int
+) -> str:
+    """128-bit hex of positions 0..num_tokens-1, wherever their blocks lie."""
+    width = pool_TE.shape[1]
+    tiles = pool_TE.view(-1, block_size, width)[blocks].view(-1, width)[:num_tokens]
+    return hashlib.blake2b(memoryview(tiles.view(torch.uint8).numpy()), digest_size=16).hexdigest()
 
 
 def allocate_states(

@@ -47,7 +47,7 @@ def load_weights(
     circuit: Circuit,
     checkpoint: Checkpoint,
     allocator: Allocator,
-    on_tensor: Callable[[int], None] = lambda _: None,
+    on_tensor: Callable[[int], object] = lambda _: None,
 ) -> Weights:
     """Read every bound tensor once; `on_tensor` gets the number of tensors read since the last call."""
     weights = Weights()

@@ -72,7 +72,7 @@ def _prompts(live: Live, results: Results) -> Iterator[Prompt]:
     runs = list(_runs(results))
     for index, prompt in enumerate(live.prompts()):
         traces = {
-            (stage, name): Trace.from_record(record["traces"][index])
+            (stage, name): restore(Trace, record["traces"][index])
             for stage, name, record in runs
         }
         compared = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ from metpipe import snapshot
 from metpipe.config import Run
 from metpipe.engine.opening import open_kernel_sets
 from metpipe.errors import ConfigError, Exit
-from metpipe.pipeline import Event, Pipeline, Store, board
+from metpipe.pipeline import Pipeline, Store, board
 from metpipe.stages.live import Live
 from metpipe.stages.plan import plan
 from metpipe.stages.write_report import write_report
@@ -41,8 +40,11 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     finally:
         shown.close()
     snapshot.add(out_dir, **facts)
-    _raise_failure(events)
-    return write_report(live, pipeline, store, events, out_dir, console)
+    failures = [event.error for event in events if event.error is not None]
+    _raise_first(failures, ConfigError)
+    outcome = write_report(live, pipeline, store, events, out_dir, console)
+    _raise_first(failures, Exception)
+    return outcome
 
 
 def _facts(live: Live) -> dict[str, object]:
@@ -72,11 +74,8 @@ def _prompts_digest(run: Run) -> str | None:
         raise ConfigError(f"prompts={run.prompts}: cannot be read ({error.strerror})") from error
 
 
-def _raise_failure(events: list[Event]) -> None:
+def _raise_first(failures: list[Exception], kind: type[Exception]) -> None:
     """A failed stage ends the job: its ConfigError is the user's, anything else is a bug."""
-    for event in events:
-        if event.error is not None:
-            raise event.error
-
-
-Facts = Mapping[str, object]
+    for error in failures:
+        if isinstance(error, kind):
+            raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 from metpipe.circuit import Select
 from metpipe.engine.model import ForwardSelect, Model
@@ -11,6 +12,7 @@ from metpipe.memory.evaluate import evaluate
 from metpipe.memory.ledger import check_ledger
 from metpipe.memory.point import Boot, Point, Workload
 from metpipe.memory.registry import read_devices
+from metpipe.memory.record import to_record
 from metpipe.pipeline import StageContext
 from metpipe.report.memory_section import ledger_section
 from metpipe.resources import kernels_dir
@@ -36,7 +38,8 @@ def run_ledger(context: StageContext) -> Mapping[str, object]:
     finally:
         forward.close()
     rows = check_ledger(report, measured)
-    section = ledger_section(f"this process on {report.device}", rows)
+    shown = to_record(report, ledger=rows)["ledger"]
+    section = ledger_section(f"this process on {report.device}", cast("list[Any]", shown))
     return {"ledger": section.model_dump(mode="json")}
 
 

@@ -11,9 +11,9 @@ from metpipe.memory.inverse import max_concurrency, max_isl
 from metpipe.memory.kernel_set import read_kernel_set
 from metpipe.memory.planned import Planned
 from metpipe.memory.point import Point, Workload, serve_from_config
+from metpipe.memory.record import to_record
 from metpipe.pipeline import StageContext
-from metpipe.report.memory_section import MemorySection
-from metpipe.report.memory_section import Workload as ShownWorkload
+from metpipe.report.memory_section import memory_section
 from metpipe.resources import kernels_dir
 from metpipe.stages.devices import planned_device, planned_for
 from metpipe.stages.live import Live, live_of
@@ -32,9 +32,9 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
     for query in (max_concurrency, max_isl):
         inverse.append(query(point))
         context.progress.advance()
-    workload = ShownWorkload(**live.run.workload.model_dump())
+    section = memory_section(to_record(report, tuple(inverse)), live.run.workload.model_dump())
     return {
-        "memory": MemorySection.of(report, workload, inverse).model_dump(mode="json"),
+        "memory": section.model_dump(mode="json", by_alias=True),
         "planned_for": planned_for(point.device, report.kernel_set).model_dump(mode="json"),
     }
 

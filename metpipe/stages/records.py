@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -18,12 +17,12 @@ T = TypeVar("T")
 
 def to_json(value: object) -> Any:
     """Plain JSON data of a frozen dataclass (or a tuple or mapping of them)."""
-    return _adapter(type(value)).dump_python(value, mode="json")
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
 
 
 def restore(kind: type[T], data: object) -> T:
     """The dataclass of `kind` that `to_json` turned into `data`."""
-    return cast("T", _adapter(kind).validate_python(data))
+    return TypeAdapter(kind).validate_python(data)
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -31,7 +30,3 @@ def read_result(folder: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((folder / RESULT).read_text())
     return record
 
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

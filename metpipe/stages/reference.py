@@ -15,7 +15,7 @@ from metpipe.engine.model import Model
 from metpipe.pipeline import StageContext
 from metpipe.stages.decode import OnLogits, UnownedBytes, decode_prompt
 from metpipe.stages.live import LEGACY, live_of
-from metpipe.stages.records import read_result, to_json
+from metpipe.stages.records import read_result, restore, to_json
 
 __all__ = ["logits_path", "read_traces", "run_reference", "writer"]
 
@@ -99,4 +99,4 @@ def logits_path(folder: Path, prompt: int) -> Path:
 
 def read_traces(folder: Path) -> tuple[Trace, ...]:
     """The traces that a run's stage kept."""
-    return tuple(Trace.from_record(record) for record in read_result(folder)["traces"])
+    return tuple(restore(Trace, record) for record in read_result(folder)["traces"])

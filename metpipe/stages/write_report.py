@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from metpipe.report import console as console_report
 from metpipe.report.diff_section import OracleSection, RuleSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
 from metpipe.report.schema import Checkpoint, Planned, Provenance, Report, StageRow
-from metpipe.snapshot import read as read_snapshot
+from metpipe.snapshot import SNAPSHOT
 from metpipe.stages.devices import executed_on
 from metpipe.stages.diff_report import diff_section
 from metpipe.stages.live import Live
@@ -42,7 +43,7 @@ def write_report(
     )
     outcome, reasons = verdict_of(live, results)
     report = Report(
-        verdict=outcome.name,
+        verdict=cast("Any", outcome.name),
         reasons=reasons,
         model=live.run.model.name,
         executed_on=executed_on(live.sets.builtin.name) if live.executes else None,
@@ -100,8 +101,9 @@ def _said(live: Live, results: Results) -> Iterator[tuple[Exit, str]]:
         wrong = [row.tag for row in ledger.rows if not row.agrees]
         yield Exit.FAIL, f"the ledger does not agree with the plan: {', '.join(wrong)}"
     memory = results.section("memory", "memory", MemorySection)
-    if memory and live.run.memory.must_fit and memory.answer != "fits":
-        yield Exit.FAIL, f"memory.must_fit=true, and the plan {memory.answer} on {memory.device}"
+    if memory and live.run.memory.must_fit and memory.totals.answer != "fits":
+        device, answer = memory.header.device, memory.totals.answer
+        yield Exit.FAIL, f"memory.must_fit=true, and on {device} the answer is: {answer}"
     if (rule := results.section("rule", "rule", RuleSection)) and not rule.passed:
         yield Exit.FAIL, rule.sentence
 
@@ -114,7 +116,7 @@ def _stage_row(event: Event, pipeline: Pipeline, store: Store) -> StageRow:
 
 
 def _provenance(live: Live, results: Results, out_dir: Path) -> Provenance:
-    snapshot = read_snapshot(out_dir)
+    snapshot = json.loads((out_dir / SNAPSHOT).read_text())
     load = results.records.get("load")
     checkpoint = (
         Checkpoint(

@@ -1,0 +1,5 @@
+from metpipe.pipeline import StageContext
+
+
+def run_rule(context: StageContext) -> dict[str, object]:
+    raise RuntimeError("being built")
