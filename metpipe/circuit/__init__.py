@@ -1,4 +1,4 @@
-"""The model as a graph of typed ops, the rules that fuse it, and the plans that come of it. Pure."""
+"""The model as a graph of typed ops, the rules that fuse it, and the plans that result. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Size expressions over named dimensions: sums of products of names and positive integers.
 
-`2*q_heads*head_dim + hidden`, `n*top_k`, `n/pool`. `*` and `/` go from left to right and `/` rounds down.
+`2*q_heads*head_dim + hidden`, `n*top_k`, `n/pool`. `*` and `/` go from left to right, and `/`
+rounds down.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class BadCircuit(ConfigError):
 
 
 class RefusedConfig(ConfigError):
-    """A config.json has a key nobody classified, lacks one, or asks for what no circuit expresses."""
+    """A config.json has an unclassified key, lacks one, or asks for what no circuit expresses."""
 
 
 class RuleFileError(ConfigError):

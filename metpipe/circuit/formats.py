@@ -122,9 +122,7 @@ def _scales(fmt: Format, rows: int, dim: int) -> int:
 def _group_scales(fmt: Format, rows: int, dim: int) -> int:
     group = fmt.block[1]
     if dim % group:
-        raise ConfigError(
-            f"a width of {dim} does not divide into groups of {group} ({fmt.spelling})"
-        )
+        raise ConfigError(f"a width of {dim} is no multiple of the {group} of {fmt.spelling}")
     groups = rows * (dim // group)
     match fmt.kind:
         case "fp8":

@@ -18,7 +18,7 @@ __all__ = ["fuse"]
 
 
 def fuse(circuit: Circuit, rules: RuleSet, situation: Situation) -> Plan:
-    """The plan of a circuit for a situation; a pure function, indifferent to the file order of rules.
+    """The plan of a circuit for a situation. Pure; the file order of rules does not matter.
 
     Raises:
         ConfigError: of the kinds ZeroRows, PolicyMissing, UnknownRule, MissingKernel, EmptySection,
@@ -28,7 +28,7 @@ def fuse(circuit: Circuit, rules: RuleSet, situation: Situation) -> Plan:
     section = MODES[situation.mode].section
     if not any(node.section == section for node in circuit.nodes):
         raise EmptySection(
-            f"the circuit {circuit.arch} has no {section} nodes, and mode {situation.mode} runs those"
+            f"the circuit {circuit.arch} has no {section} nodes, which mode {situation.mode} runs"
         )
     before = predecessors(circuit, section)
     chains = cover(circuit, rules, situation, before)

@@ -1,4 +1,4 @@
-"""Reads FUSIONS.toml, schema 1. A user's own rule file lands here: every message names file and rule."""
+"""Reads FUSIONS.toml, schema 1, also a user's own: every message names file and rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The circuit: a model as a graph of typed ops. Frozen; made by `instantiate`, checked by `verify`."""
+"""The circuit: a model as a graph of typed ops. `instantiate` makes it, `verify` checks it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Precision:
             if fnmatchcase(module, row.match):
                 return row
         raise BadCircuit(
-            f"{self.source}: no row covers the module {module!r}; end it with match = '*'"
+            f"{self.source}: no row covers the module {module!r}; end with match = '*'"
         )
 
     def weight_format(self, modules: tuple[str, ...], node: str) -> str:

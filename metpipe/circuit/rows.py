@@ -1,4 +1,4 @@
-"""How many rows an edge or a node has in a step: `n` tokens, of which `s` are the last of a sequence."""
+"""How many rows an edge or a node has in a step: `n` tokens, of which `s` end a sequence."""
 
 from __future__ import annotations
 

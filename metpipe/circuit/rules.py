@@ -1,4 +1,4 @@
-"""Fusion rules: which chain of ops which kernels run, where that applies, what it does to the bits."""
+"""Fusion rules: which kernels run a chain of ops, where, and what that does to the bits."""
 
 from __future__ import annotations
 

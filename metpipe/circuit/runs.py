@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from metpipe.circuit.rules import RunSelector
 from metpipe.errors import ConfigError
@@ -53,7 +53,7 @@ class RowTable:
         runs = []
         for k, members in groupby(zip(ks, slots, strict=True), key=lambda pair: pair[0]):
             held = [slot for _, slot in members]
-            steps = all(b == a + 1 for a, b in zip(held, held[1:], strict=False))
+            steps = all(b == a + 1 for a, b in pairwise(held))
             runs.append(Run(k, len(held), len(held) > 1 and steps))
         return cls(tuple(runs), carried)
 

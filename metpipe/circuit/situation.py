@@ -1,4 +1,4 @@
-"""For what a plan is made: mode, rows, what is available, what was asked for; and which rules that admits."""
+"""What a plan is made for: mode, rows, what there is, what was asked; and the rules admitted."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Situation:
 
 
 def obstacle(rule: Rule, situation: Situation) -> str | None:
-    """Why a rule does not apply to a situation at all; None when it may. Rows are judged per chain."""
+    """Why a rule does not apply at all; None when it may. Rows are judged chain by chain."""
     if not situation.select.admits(rule):
         return "it is not selected"
     if situation.mode not in rule.modes:

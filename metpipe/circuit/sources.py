@@ -1,4 +1,4 @@
-"""Where a kernel's argument comes from, as text: `0.in.0`, `1.weight`, `step.positions`, `dim.hidden`.
+"""Where a kernel's argument comes from, as text: `0.in.0`, `1.weight`, `step.positions`.
 
 N counts the elements of the rule's pattern from 0.
 """

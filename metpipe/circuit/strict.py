@@ -1,4 +1,4 @@
-"""Reads TOML tables strictly: every key is asked for by name and type, and a key nobody asked for is refused.
+"""Reads TOML tables strictly: each key is asked for by name and type, any other key is refused.
 
 This is the edge of the package; past it only frozen dataclasses travel.
 """

@@ -1,4 +1,4 @@
-"""The closed vocabulary: ops with their signatures, roles, kinds, modes. Anything else is refused at load.
+"""The closed vocabulary: ops with their signatures, roles, kinds, modes. All else is refused.
 
 A new family may add blocks as data; a new op is a row here and a kernel in a set.
 """
@@ -63,7 +63,7 @@ OPS: dict[str, Op] = {
     "compressed_attention": Op((1, 2), (1, 1), weight="tensors", heavy=True),
     "sigmoid_gate_mul": _op(2, 1, widths="same"),
     "gdn_gates": Op((1, 2), (1, 2), weight="tensors"),
-    "conv1d_update": _op(1, 1, weight="tensors", widths="same"),
+    "conv1d_update": _op(1, 1, weight="tensors"),
     "l2_norm": _op(1, 1, widths="same"),
     "gdn_recurrence": Op((3, 3), (1, 1), heavy=True),
     "ssm_update": Op((2, 2), (1, 1), weight="tensors", heavy=True),
@@ -91,57 +91,20 @@ NORMS = frozenset({"rms_norm", "final_norm", "gated_rms_norm", "qk_norm"})
 WEIGHT_FORMS = frozenset({"plain", "one_plus", "none"})
 """w' = w, 1 + w, 1."""
 
-LINEAR_ROLES = frozenset(
-    [
-        "q",
-        "k",
-        "v",
-        "o",
-        "qkvz",
-        "ba",
-        "gdn_out",
-        "gate_up",
-        "down",
-        "shared_gate_up",
-        "shared_down",
-        "shared_gate",
-        "mtp_fc",
-        "mamba_in",
-        "mamba_out",
-        "shared_up",
-        "moe_latent_in",
-        "moe_latent_out",
-        "kda_b",
-        "kda_f_a",
-        "kda_f_b",
-        "kda_g_a",
-        "kda_g_b",
-        "mla_q_a",
-        "mla_q_b",
-        "mla_kv_a",
-        "index_q",
-        "index_k",
-        "index_weights",
-        "index_gate",
-        "hc_mix",
-        "compress_kv",
-        "compress_gate",
-        "o_group",
-    ]
-)
+# fmt: off
+LINEAR_ROLES = frozenset({
+    "q", "k", "v", "o", "gate_up", "down", "qkvz", "ba", "gdn_out", "mtp_fc",
+    "shared_gate_up", "shared_up", "shared_down", "shared_gate", "moe_latent_in", "moe_latent_out",
+    "mamba_in", "mamba_out", "kda_b", "kda_f_a", "kda_f_b", "kda_g_a", "kda_g_b",
+    "mla_q_a", "mla_q_b", "mla_kv_a", "index_q", "index_k", "index_weights", "index_gate",
+    "hc_mix", "compress_kv", "compress_gate", "o_group",
+})
 
-LAYER_KINDS = frozenset(
-    [
-        "linear_attention",
-        "full_attention",
-        "mamba",
-        "moe",
-        "deepseek_sparse_attention",
-        "sliding_attention",
-        "compressed_sparse_attention",
-        "heavily_compressed_attention",
-    ]
-)
+LAYER_KINDS = frozenset({
+    "full_attention", "linear_attention", "sliding_attention", "mamba", "moe",
+    "deepseek_sparse_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+})
+# fmt: on
 
 BUFFERS = frozenset({"logits", "tokens", "draft_embed"})
 
