@@ -6,6 +6,7 @@ from metpipe.circuit.buckets import Bucket, row_buckets
 from metpipe.circuit.digest import plan_digest, plan_text, plans_digest, rules_digest
 from metpipe.circuit.dims import Expr, parse_expr
 from metpipe.circuit.errors import (
+    BadArgument,
     BadCircuit,
     Cycle,
     EmptySection,
@@ -37,11 +38,13 @@ from metpipe.circuit.rules import Element, Kernel, Numerics, Rule, RuleSet, Runt
 from metpipe.circuit.runs import RowTable, Run
 from metpipe.circuit.situation import Select, Situation
 from metpipe.circuit.sources import Source
+from metpipe.circuit.text import golden_name, golden_text
 from metpipe.circuit.verify import verify
 from metpipe.circuit.weights import node_weight_shapes, weight_matrix
 
 __all__ = [
     "BF16",
+    "BadArgument",
     "BadCircuit",
     "BlockInstance",
     "BoundTensor",
@@ -86,6 +89,8 @@ __all__ = [
     "edge_rows",
     "element_bytes",
     "fuse",
+    "golden_name",
+    "golden_text",
     "instantiate",
     "layout",
     "live_ranges",

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from metpipe.circuit.plan import Group, Plan
+from metpipe.circuit.ir import Node
 from metpipe.circuit.rules import Kernel
+
+if TYPE_CHECKING:
+    from metpipe.circuit.plan import Group, Plan
 
 __all__ = ["plan_digest", "plan_text", "plans_digest", "rules_digest"]
 
@@ -41,6 +45,9 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"table {plan.table.text}"
     for group in plan.groups:
         yield from _group_lines(plan, group)
+    for node in plan.circuit.nodes:
+        if node.section == plan.section:
+            yield _node_line(node)
     owner = {
         edge: group.index
         for group in plan.groups
@@ -51,6 +58,13 @@ def _lines(plan: Plan) -> Iterator[str]:
         edge = plan.circuit.edges[edge_id]
         state = "M" if edge_id in plan.materialized else f"F{owner[edge_id]}"
         yield f"edge {edge_id} {stored} {edge.rows} {edge.dim_expr}={edge.dim} {state}"
+
+
+def _node_line(node: Node) -> str:
+    params = json.dumps(dict(node.params), sort_keys=True, separators=(",", ":"))
+    role = f":{node.role}" if node.role else ""
+    bias = "+bias" if node.has_bias else ""
+    return f"node {node.id} {node.op}{role} weight={node.weight_format or '-'}{bias} {params}"
 
 
 def _group_lines(plan: Plan, group: Group) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metpipe.errors import ConfigError
 
 __all__ = [
+    "BadArgument",
     "BadCircuit",
     "Cycle",
     "EmptySection",
@@ -53,6 +54,10 @@ class EmptySection(ConfigError):
 
 class Uncovered(ConfigError):
     """No rule takes a node."""
+
+
+class BadArgument(ConfigError):
+    """A rule gives a kernel what the nodes it took do not have, or forgets what it must write."""
 
 
 class Cycle(ConfigError):

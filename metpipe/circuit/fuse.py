@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
+from metpipe.circuit.binding import check_arguments
 from metpipe.circuit.errors import Cycle, EmptySection, FormatConflict
 from metpipe.circuit.ir import Circuit, Edge
 from metpipe.circuit.match import Chain, cover
@@ -22,7 +23,7 @@ def fuse(circuit: Circuit, rules: RuleSet, situation: Situation) -> Plan:
 
     Raises:
         ConfigError: of the kinds ZeroRows, PolicyMissing, UnknownRule, MissingKernel, EmptySection,
-            Uncovered, Cycle, FormatConflict.
+            Uncovered, Cycle, FormatConflict, BadArgument.
     """
     situation.check(rules)
     section = MODES[situation.mode].section
@@ -33,7 +34,9 @@ def fuse(circuit: Circuit, rules: RuleSet, situation: Situation) -> Plan:
     before = predecessors(circuit, section)
     chains = cover(circuit, rules, situation, before)
     groups = _ordered(circuit, chains, before)
-    return _plan(circuit, situation, groups)
+    plan = _plan(circuit, situation, groups)
+    check_arguments(plan)
+    return plan
 
 
 def _ordered(

@@ -144,6 +144,8 @@ class _Matcher:
         ):
             if wanted is not None and wanted != has:
                 return f"it is for {name} {wanted}"
+        if element.weight is None and _is_quantised(node.weight_format):
+            return f"it does not say that it reads weights in {node.weight_format}"
         if node.has_bias and not _takes_bias(rule, position):
             return "it takes no bias, and the node has one"
         return self._unread_format(element, node)
@@ -217,6 +219,10 @@ class _Matcher:
             if element.op == node.op
         ]
         return misfits[0] or "its chain is not here"
+
+
+def _is_quantised(spelling: str | None) -> bool:
+    return spelling is not None and parse_format(spelling).is_quantised
 
 
 def _takes_bias(rule: Rule, position: int) -> bool:

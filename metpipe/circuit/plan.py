@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from metpipe.circuit.digest import plan_digest
 from metpipe.circuit.ir import Circuit, Edge
 from metpipe.circuit.rows import count_rows, row_symbol, step_rows
 from metpipe.circuit.rules import Rule, RunSelector, repeats
@@ -52,8 +53,6 @@ class Plan:
 
     def digest(self) -> str:
         """Hex SHA-256 of what runs; it moves exactly when that does."""
-        from metpipe.circuit.digest import plan_digest
-
         return plan_digest(self)
 
     def rules_used(self) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -12,11 +13,20 @@ __all__ = ["BF16", "Precision", "PrecisionRow"]
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRow:
-    """Modules that match the glob have this weight format and take activations in that one."""
+    """Modules that match have this weight format and take activations in that one.
+
+    `match` is a glob, or a regular expression behind `re:`.
+    """
 
     match: str
     weight: str
     activation: str = "bf16"
+
+    def covers(self, module: str) -> bool:
+        """Whether a module matches."""
+        if self.match.startswith("re:"):
+            return re.match(self.match.removeprefix("re:"), module) is not None
+        return fnmatchcase(module, self.match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class Precision:
     def of(self, module: str) -> PrecisionRow:
         """The row that decides for a module."""
         for row in self.rows:
-            if fnmatchcase(module, row.match):
+            if row.covers(module):
                 return row
         raise BadCircuit(
             f"{self.source}: no row covers the module {module!r}; end with match = '*'"
@@ -45,8 +55,8 @@ class Precision:
         if len(set(formats.values())) > 1:
             listed = ", ".join(f"{module} {fmt}" for module, fmt in formats.items())
             raise BadCircuit(
-                f"{self.source}: the modules of {node} have different formats ({listed}); "
-                "a node's matrix has one"
+                f"{self.source}: the modules of {node} have different formats ({listed}), and one "
+                "matrix has one"
             )
         return next(iter(formats.values()))
 

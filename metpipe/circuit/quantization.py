@@ -1,7 +1,12 @@
-"""What a checkpoint's quantization_config declares, read or refused by name."""
+"""What a checkpoint's quantization_config declares, read or refused by name.
+
+Read: `compressed-tensors`, `fp8` (blocks) and `modelopt` (NVFP4, FP8). The format of a weight is
+its storage; what an engine serves may differ.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from metpipe.circuit.errors import RefusedConfig
@@ -9,10 +14,14 @@ from metpipe.circuit.precision import Precision, PrecisionRow
 
 __all__ = ["Declared", "declared_precision"]
 
+METHODS = ("compressed-tensors", "fp8", "modelopt")
+MODELOPT = {"NVFP4": ("nvfp4/g{group}", "nvfp4/g{group}"), "FP8": ("fp8/tensor", "fp8/tensor")}
+"""quant_algo -> weight and activation format"""
+
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The formats of a checkpoint's weights and of the KV cache that it asks for."""
+    """The formats of a checkpoint's weights, and of the KV cache that it asks for."""
 
     precision: Precision
     kv_format: str
@@ -24,6 +33,152 @@ def declared_precision(quantization: object, source: str) -> Declared:
     Raises:
         RefusedConfig: its method, or a part of it, is not understood.
     """
+    where = f"{source}: quantization_config"
     if quantization is None:
         return Declared(Precision(source, (PrecisionRow("*", "bf16"),)), "bf16")
-    raise RefusedConfig(f"{source}: quantization_config is not read yet")
+    if not isinstance(quantization, Mapping):
+        raise RefusedConfig(f"{where} must be an object")
+    method = quantization.get("quant_method")
+    match method:
+        case "compressed-tensors":
+            rows = _compressed_tensors(quantization, where)
+        case "fp8":
+            rows = _block_fp8(quantization, where)
+        case "modelopt":
+            rows = _modelopt(quantization, where)
+        case _:
+            raise RefusedConfig(
+                f"{where} has quant_method {method!r}; {', '.join(METHODS)} are understood"
+            )
+    precision = Precision(where, (*rows, PrecisionRow("*", "bf16")))
+    return Declared(precision, _kv_format(quantization, where))
+
+
+def _compressed_tensors(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
+    return [*_ignored(table.get("ignore"), where), *_groups(table, where)]
+
+
+def _groups(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
+    groups = table.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise RefusedConfig(f"{where} has no config_groups")
+    rows = []
+    for name, group in groups.items():
+        inner = f"{where}, {name}"
+        weight = _weight_format(_object(group.get("weights"), inner, "weights"), inner)
+        activation = _activation_format(group.get("input_activations"), inner)
+        for target in _texts(group.get("targets"), inner, "targets"):
+            match = "*" if target == "Linear" else target
+            rows.append(PrecisionRow(match, weight, activation))
+    return rows
+
+
+def _block_fp8(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
+    block = table.get("weight_block_size")
+    if not isinstance(block, list) or len(block) != 2:
+        raise RefusedConfig(f"{where}: weight_block_size = {block!r} must be [rows, columns]")
+    rows = _ignored(table.get("modules_to_not_convert"), where)
+    return [*rows, PrecisionRow("*", f"fp8/block{block[0]}x{block[1]}")]
+
+
+def _modelopt(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
+    ignored = [
+        *_ignored(table.get("exclude_modules"), where),
+        *_ignored(table.get("ignore"), where),
+    ]
+    if table.get("config_groups"):
+        return [*ignored, *_groups(table, where)]
+    algorithm = table.get("quant_algo")
+    if algorithm not in MODELOPT:
+        raise RefusedConfig(
+            f"{where} has quant_algo {algorithm!r}; {', '.join(MODELOPT)} are understood"
+        )
+    group = table.get("group_size") or 16
+    weight, activation = (text.format(group=group) for text in MODELOPT[str(algorithm)])
+    return [*ignored, PrecisionRow("*", weight, activation)]
+
+
+def _ignored(modules: object, where: str) -> list[PrecisionRow]:
+    """A module that is left alone leaves its inner modules alone as well."""
+    if modules is None:
+        return []
+    rows = []
+    for name in _texts(modules, where, "the modules left alone"):
+        rows.append(PrecisionRow(name, "bf16"))
+        if not name.startswith("re:"):
+            rows.append(PrecisionRow(f"{name}.*", "bf16"))
+    return rows
+
+
+def _weight_format(scheme: Mapping[str, object], where: str) -> str:
+    kind, bits, strategy = scheme.get("type"), scheme.get("num_bits"), scheme.get("strategy")
+    match (kind, bits, strategy):
+        case ("float", 4, "group" | "tensor_group"):
+            return f"nvfp4/g{_group_size(scheme, where)}"
+        case ("float", 8, "tensor" | "channel"):
+            return f"fp8/{strategy}"
+        case ("float", 8, "group"):
+            return f"fp8/g{_group_size(scheme, where)}"
+        case ("float", 8, "block"):
+            rows, columns = _block(scheme.get("block_structure"), where)
+            return f"fp8/block{rows}x{columns}"
+    raise RefusedConfig(
+        f"{where}: weights of type {kind!r}, {bits} bits, strategy {strategy!r} have no format "
+        "here; 4-bit floats in groups and 8-bit floats by tensor, channel, group or block have"
+    )
+
+
+def _activation_format(scheme: object, where: str) -> str:
+    if scheme is None:
+        return "bf16"
+    table = _object(scheme, where, "input_activations")
+    kind, bits, strategy = table.get("type"), table.get("num_bits"), table.get("strategy")
+    match (kind, bits, strategy):
+        case ("float", 4, "group" | "tensor_group"):
+            return f"nvfp4/g{_group_size(table, where)}"
+        case ("float", 8, "tensor" | "token"):
+            return f"fp8/{strategy}"
+        case ("float", 8, "group"):
+            return f"fp8/g{_group_size(table, where)}"
+    raise RefusedConfig(
+        f"{where}: activations of type {kind!r}, {bits} bits, strategy {strategy!r} have no format"
+    )
+
+
+def _kv_format(table: Mapping[str, object], where: str) -> str:
+    scheme, algorithm = table.get("kv_cache_scheme"), table.get("kv_cache_quant_algo")
+    if scheme is None and algorithm is None:
+        return "bf16"
+    floats = isinstance(scheme, Mapping) and scheme.get("type") == "float"
+    if algorithm == "FP8" or (isinstance(scheme, Mapping) and floats and scheme["num_bits"] == 8):
+        return "fp8/tensor"
+    raise RefusedConfig(f"{where}: the KV cache's {scheme or algorithm!r} is not understood")
+
+
+def _group_size(scheme: Mapping[str, object], where: str) -> int:
+    size = scheme.get("group_size")
+    if not isinstance(size, int) or size < 1:
+        raise RefusedConfig(f"{where}: group_size = {size!r} must be a positive number")
+    return size
+
+
+def _block(structure: object, where: str) -> tuple[int, int]:
+    """`[128, 128]` or `"128x128"`."""
+    parts: Sequence[object] = structure.split("x") if isinstance(structure, str) else ()
+    if isinstance(structure, list):
+        parts = structure
+    if len(parts) != 2 or not all(str(part).isdigit() for part in parts):
+        raise RefusedConfig(f"{where}: block_structure = {structure!r} must be [rows, columns]")
+    return int(str(parts[0])), int(str(parts[1]))
+
+
+def _object(value: object, where: str, name: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise RefusedConfig(f"{where}: {name} must be an object, it is {value!r}")
+    return value
+
+
+def _texts(value: object, where: str, name: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise RefusedConfig(f"{where}: {name} must be a list of names, it is {value!r}")
+    return value

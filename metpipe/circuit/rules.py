@@ -41,6 +41,7 @@ class Element:
     layer_kind: str | None = None
     local: str | None = None
     weight: str | None = None
+    """the format of the weight; unstated, any that is not quantised"""
     input: str | None = None
     """the format the kernel reads the first input as"""
     writes: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from metpipe.circuit.errors import MissingKernel, PolicyMissing, UnknownRule, ZeroRows
@@ -68,6 +68,15 @@ class Situation:
     select: Select = field(default_factory=Select.all)
     table: RowTable | None = None
     """verify_batch only; rules that launch per run need it"""
+
+    def arms(self, rules: RuleSet) -> tuple[Situation, ...]:
+        """This situation, and the other arm of each runtime condition that may hold in it."""
+        others = [
+            replace(self, settings={**self.settings, **runtime.plans_as})
+            for runtime in rules.runtimes.values()
+            if self.mode in runtime.modes and runtime.rows[0] <= self.rows <= runtime.rows[1]
+        ]
+        return (self, *others)
 
     def check(self, rules: RuleSet) -> None:
         """Refuse a situation that the rule set cannot judge.

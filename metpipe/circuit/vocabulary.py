@@ -10,10 +10,14 @@ from dataclasses import dataclass
 __all__ = [
     "BUFFERS",
     "LAYER_KINDS",
+    "LIFETIMES",
     "LINEAR_ROLES",
     "MODES",
+    "NORMS",
     "OPS",
+    "READS_INTEGERS",
     "STATE_ACCESS",
+    "VERIFY_KINDS",
     "WEIGHT_FORMS",
     "Mode",
     "Op",
@@ -118,6 +122,11 @@ STATE_ACCESS: dict[str, frozenset[str]] = {
     "draft_tokens": frozenset({"read", "write"}),
 }
 """State kind -> what a node may do to it."""
+
+READS_INTEGERS = frozenset(
+    {"copy", "blend", "expert_gate_up", "expert_down", "mla_attention", "compressed_attention"}
+)
+"""Ops that may read an i32 edge: ids of experts or of selected rows."""
 
 LIFETIMES = frozenset({"model", "sequence", "step", "verify", "snapshot"})
 VERIFY_KINDS = frozenset({"h_steps", "conv_steps"})
