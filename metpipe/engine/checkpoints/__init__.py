@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metpipe.engine.checkpoints.checks import check_tensors
+from metpipe.engine.checkpoints.memory_check import check_memory, free_memory, required_memory
 from metpipe.engine.checkpoints.opening import open_checkpoint
 from metpipe.engine.checkpoints.protocol import Checkpoint, ModelSource, PackageSource, Tokenizer
 from metpipe.engine.checkpoints.synthetic_weights import synthetic
@@ -13,8 +14,11 @@ __all__ = [
     "ModelSource",
     "PackageSource",
     "Tokenizer",
+    "check_memory",
     "check_tensors",
+    "free_memory",
     "open_checkpoint",
     "require_tokenizer",
+    "required_memory",
     "synthetic",
 ]

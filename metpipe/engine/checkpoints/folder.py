@@ -66,7 +66,7 @@ class HfFolder:
     def read(self, name: str) -> torch.Tensor:
         """The tensor in bf16; a view of the mapped file when it is stored in bf16."""
         import torch
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         tensor = self._find(name)
         if tensor.dtype not in EXECUTABLE:
@@ -75,8 +75,13 @@ class HfFolder:
                 f"{', '.join(EXECUTABLE)} only. Take an unquantised checkpoint, or plan this one "
                 "with pipeline=memory"
             )
-        with safe_open(tensor.file, framework="pt") as opened:
-            stored: torch.Tensor = opened.get_tensor(name)
+        try:
+            with safe_open(tensor.file, framework="pt") as opened:
+                stored: torch.Tensor = opened.get_tensor(name)
+        except SafetensorError as error:
+            raise ConfigError(
+                f"{tensor.file}: the safetensors library refuses it ({error}); fetch it again"
+            ) from error
         return stored.to(torch.bfloat16)
 
     def digest(self) -> str:

