@@ -1,3 +1,46 @@
 """Plans every byte of a serve: formulas on integers, counts of an accounting, readers of files."""
 
 from __future__ import annotations
+
+from metpipe.memory.attribution import NodeShare, node_shares
+from metpipe.memory.devices import Device, Devices, device_from_config, find_device, match_device
+from metpipe.memory.evaluate import ACCOUNTINGS, evaluate
+from metpipe.memory.inverse import Inverse, largest_fitting, max_concurrency, max_isl
+from metpipe.memory.kernel_set import KernelSet, overlaid, read_kernel_set
+from metpipe.memory.ledger import LedgerRow, check_ledger
+from metpipe.memory.planned import Planned
+from metpipe.memory.point import Boot, Point, Serve, Workload, serve_from_config
+from metpipe.memory.record import to_record
+from metpipe.memory.registry import read_devices
+from metpipe.memory.report import MemoryReport, Term
+
+__all__ = [
+    "ACCOUNTINGS",
+    "Boot",
+    "Device",
+    "Devices",
+    "Inverse",
+    "KernelSet",
+    "LedgerRow",
+    "MemoryReport",
+    "NodeShare",
+    "Planned",
+    "Point",
+    "Serve",
+    "Term",
+    "Workload",
+    "check_ledger",
+    "device_from_config",
+    "evaluate",
+    "find_device",
+    "largest_fitting",
+    "match_device",
+    "max_concurrency",
+    "max_isl",
+    "node_shares",
+    "overlaid",
+    "read_devices",
+    "read_kernel_set",
+    "serve_from_config",
+    "to_record",
+]

@@ -1,8 +1,9 @@
 """The size of an activation arena without its places: one number, equal to the layout's total.
 
-A layout places each edge by first fit (lowest free offset, 256-byte aligned), larger ones first among
-those that start at the same group. Layers repeat, so the same few situations come back: a step's
-outcome is remembered by (what lives, what starts), and a deep model costs about as much as two layers.
+A layout places each edge by first fit (lowest free offset, 256-byte aligned), larger ones first
+among those that start at the same group. Layers repeat, so the same few situations come back: a
+step's outcome is remembered by (what lives, what starts), and a deep model costs about as much as
+two layers.
 """
 
 from __future__ import annotations

@@ -62,9 +62,10 @@ def find_device(devices: Devices, device_id: str) -> Device:
     if wanted in devices.by_id:
         return devices.by_id[wanted]
     longer = [key for key in devices.by_id if key.startswith(wanted)]
-    near = longer or get_close_matches(wanted, devices.by_id, n=3, cutoff=0.4)
+    close = get_close_matches(wanted, devices.by_id, n=3, cutoff=0.4)
+    near = ", ".join(longer or close or sorted(devices.by_id))
     raise ConfigError(
-        f"hardware: no device {device_id!r} in {devices.source}; near names: {', '.join(near or sorted(devices.by_id))}. "
+        f"hardware: no device {device_id!r} in {devices.source}; near names: {near}. "
         "Choose one of them, or add a [[device]] to that file"
     )
 

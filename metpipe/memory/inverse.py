@@ -24,7 +24,8 @@ class Inverse:
 
     `surely` is the largest value at which the serve fits whatever the driver takes, `possibly` the
     largest at which it may fit; None when not even `low` does. They differ only with a range.
-    `exceptions` are probed values that break monotonicity: above `surely` and fitting, or below and not.
+    `exceptions` are probed values that break monotonicity: above `surely` and fitting, or below and
+    not. `evaluations` counts the distinct points that were asked.
     """
 
     query: Literal["max_concurrency", "max_isl"]

@@ -1,19 +1,23 @@
-"""What planning needs of a kernel set: its rules, its kernels' names and the families' workspaces."""
+"""What planning needs of a kernel set: rules, kernels' names, and the families' workspaces."""
 
 from __future__ import annotations
 
 import ast
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metpipe.circuit import RuleSet, parse_fusions
+from metpipe.circuit import RuleSet, read_rules
 from metpipe.errors import ConfigError
 from metpipe.memory.expressions import expression_names
 
 __all__ = ["Family", "KernelSet", "Workspace", "overlaid", "parse_families", "read_kernel_set"]
+
+Table = TypeVar("Table", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,15 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
-    """A folder of kernels as a planner sees it; `kernels` are the functions that its files define."""
+    """A folder of kernels as a planner sees it; `kernels` are the functions of its files.
+
+    `capabilities` and `settings` are what a rule's `requires` and `when` may ask for.
+    """
 
     name: str
+    device_class: str
+    capabilities: frozenset[str]
+    settings: Mapping[str, str]
     rules: RuleSet
     kernels: frozenset[str]
     families: tuple[Family, ...]
@@ -45,6 +55,16 @@ class KernelSet:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Hardware(BaseModel):
+    """The keys of HARDWARE.toml that planning reads; whoever loads the set checks the others."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    device_class: str = Field(alias="class")
+    capabilities: frozenset[str] = frozenset()
+    settings: dict[str, str] = {}
 
 
 class _Workspace(_Strict):
@@ -61,7 +81,7 @@ class _Family(_Strict):
 
 
 class _Families(_Strict):
-    schema_version: int = Field(1, alias="schema")
+    schema_version: Literal[1] = Field(alias="schema")
     family: list[_Family] = []
 
 
@@ -71,14 +91,7 @@ def parse_families(text: str, source: str) -> tuple[Family, ...]:
     Raises:
         ConfigError: broken TOML, an unknown key, a text that is no byte expression, a name twice.
     """
-    try:
-        rows = _Families.model_validate(tomllib.loads(text)).family
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: not TOML: {error}") from None
-    except ValidationError as error:
-        item = error.errors(include_url=False)[0]
-        key = ".".join(map(str, item["loc"]))
-        raise ConfigError(f"{source}: {key}: {item['msg']}") from None
+    rows = _parsed(_Families, text, source).family
     names = [row.name for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{source}: the family {min(twice)!r} appears more than once")
@@ -91,11 +104,16 @@ def read_kernel_set(folder: Path) -> KernelSet:
     Raises:
         ConfigError: a file that is missing or breaks its schema.
     """
-    rules, families = folder / "FUSIONS.toml", folder / "FAMILIES.toml"
-    kernels = _defined_kernels(folder)
+    about, families = folder / "HARDWARE.toml", folder / "FAMILIES.toml"
+    hardware = _parsed(_Hardware, _text(about), str(about))
+    rules, kernels = read_rules(folder), _defined_kernels(folder)
+    rules.require_kernels(kernels)
     return KernelSet(
-        name=folder.name,
-        rules=parse_fusions(_text(rules), str(rules)),
+        name=hardware.name,
+        device_class=hardware.device_class,
+        capabilities=hardware.capabilities,
+        settings=hardware.settings,
+        rules=rules,
         kernels=kernels,
         families=parse_families(_text(families), str(families)),
     )
@@ -107,6 +125,9 @@ def overlaid(base: KernelSet, other: KernelSet) -> KernelSet:
     kept = tuple(family for family in base.families if family.name not in names)
     return KernelSet(
         name=f"{base.name} + {other.name}",
+        device_class=base.device_class,
+        capabilities=base.capabilities | other.capabilities,
+        settings={**base.settings, **other.settings},
         rules=base.rules.overlay(other.rules),
         kernels=base.kernels | other.kernels,
         families=(*kept, *other.families),
@@ -119,6 +140,17 @@ def _family(row: _Family, source: str) -> Family:
             expression_names(expression, f"{source}: {row.name}.{workspace.name}")
     workspaces = tuple(Workspace(entry.name, tuple(entry.bytes)) for entry in row.workspace)
     return Family(row.name, frozenset(row.kernels), workspaces)
+
+
+def _parsed(model: type[Table], text: str, source: str) -> Table:
+    try:
+        return model.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    except ValidationError as error:
+        item = error.errors(include_url=False)[0]
+        key = ".".join(map(str, item["loc"]))
+        raise ConfigError(f"{source}: {key}: {item['msg']}") from None
 
 
 def _text(path: Path) -> str:

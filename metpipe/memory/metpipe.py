@@ -1,7 +1,7 @@
 """The `metpipe` accounting: what this engine allocates for a serve, term by term.
 
-Every term is one allocation or a set of equal ones, sized by a formula that the engine uses as well,
-so all are `exact`. Bytes of a checkpoint that no node binds are never loaded and never counted.
+Every term is one allocation or a set of equal ones, sized by a formula that the engine uses as
+well, so all are `exact`. Bytes of a checkpoint that no node binds are never loaded, never counted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ SOURCES = {
     "C x (floor((ISL + OSL) / block) + 1) + 1",
     "states": "per layer: (slots + 1) x elements x element size",
     "arena": "one buffer for all runs: the largest of their first-fit layouts",
-    "workspace": "per kernel family and buffer: its expressions in FAMILIES.toml at the widest run",
-    "tables": "rope cosines and sines in f32: 2 x max_seq_len x rotary_dim / 2 x 4 per parameter set",
+    "workspace": "per kernel family and buffer: its expressions in FAMILIES.toml, widest run",
+    "tables": "rope cosines and sines in f32: 2 x max_seq_len x rotary_dim / 2 x 4 per "
+    "parameter set",
     "step": "i32 token ids, positions, slots and block table: rows of the widest run x "
     "(3 + ceil(max_seq_len / block) + 1) x 4",
 }

@@ -1,12 +1,11 @@
 """A model planned for memory: what depends on circuit and kernel set alone, made once and shared.
 
-Points of one model hold the same `Planned`, so a thousand of them cost a thousand sums, not fusions.
+Points of one model hold the same `Planned`: a thousand of them cost a thousand sums, not fusions.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metpipe.circuit import (
@@ -55,15 +54,12 @@ class RopeTable:
 class Planned:
     """Circuit and kernel set, with plans per bucket of rows and arenas per row count kept.
 
-    `select` says which rules the planned forward may use; `settings`, `capabilities` and `levers`
-    are the rest of the fuser's situation.
+    `select` and `levers` say which rules the planned forward may use.
     """
 
     circuit: Circuit
     kernel_set: KernelSet
     select: Select
-    settings: Mapping[str, str] = field(default_factory=dict)
-    capabilities: frozenset[str] = frozenset()
     levers: frozenset[str] = frozenset()
     nodes: tuple[NodeBytes, ...] = field(init=False)
     weights: int = field(init=False)
@@ -96,8 +92,8 @@ class Planned:
             mode=mode,
             rows=rows,
             kernels=self.kernel_set.kernels,
-            capabilities=self.capabilities,
-            settings=self.settings,
+            capabilities=self.kernel_set.capabilities,
+            settings=self.kernel_set.settings,
             levers=self.levers,
             select=self.select,
         )

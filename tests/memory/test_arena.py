@@ -54,7 +54,7 @@ def test_remembering_changes_nothing(lifetimes, sizes):
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [
-        # a (100) and b (300) start together: b lies at 0, a at 512; c (50) needs its own place at 768
+        # a (100) and b (300) start together: b at 0, a at 512; c (50) needs its own place at 768
         (((Birth(0, 1), Birth(1, 1)), (Birth(2, 0),)), 768 + 50),
         # b dies with its group, so c takes its place at 0
         (((Birth(0, 1), Birth(1, 0)), (Birth(2, 0),)), 512 + 100),

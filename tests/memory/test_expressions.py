@@ -39,7 +39,7 @@ def test_other_text_is_refused(text):
 
 
 def test_unknown_name_is_refused_and_the_known_are_listed():
-    with pytest.raises(ConfigError, match="'experts'.*hidden, n, sm_count"):
+    with pytest.raises(ConfigError, match=r"'experts'.*hidden, n, sm_count"):
         evaluate_expression("experts*4", NAMES, "family x")
 
 
