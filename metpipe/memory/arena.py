@@ -8,26 +8,31 @@ two layers.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from metpipe.circuit.layout import ALIGNMENT
 
-__all__ = ["Birth", "Lifetimes", "arena_bytes"]
+__all__ = ["FOREVER", "Birth", "Lifetimes", "arena_bytes"]
 
-Busy = tuple[int, int, int | None]
-"""A placed edge: offset, end, groups that it still lives after this one (None: to the end)."""
+FOREVER = -1
+"""Lives to the end of the plan."""
+
+Busy = tuple[int, int, int]
+"""A placed edge: offset, end, groups that it still lives after this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Birth:
     """An edge that starts at a group: the index of its size, how many groups it outlives.
 
-    `groups_left` 0 dies with the group where it starts; None lives to the end of the plan.
+    `groups_left` 0 dies with the group where it starts.
     """
 
     size: int
-    groups_left: int | None
+    groups_left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +45,19 @@ class Lifetimes:
 
 def arena_bytes(lifetimes: Lifetimes, sizes: Sequence[int]) -> int:
     """The highest end of any edge, with `sizes[birth.size]` bytes for each birth."""
-    states: dict[tuple[Busy, ...], int] = {(): 0}
+    numbers: dict[tuple[Busy, ...], int] = {(): 0}
     alive: list[tuple[Busy, ...]] = [()]
-    seen: dict[tuple[int, int], int] = {}
-    state, highest = 0, 0
+    seen: dict[int, int] = {}  # situation x kinds of group + group -> the next situation
+    situation, highest, kinds = 0, 0, len(lifetimes.births)
     for group in lifetimes.groups:
-        following = seen.get((state, group))
-        if following is None:
-            after, top = _step(alive[state], lifetimes.births[group], sizes)
+        key = situation * kinds + group
+        if key not in seen:
+            after, top = _step(alive[situation], lifetimes.births[group], sizes)
             highest = max(highest, top)
-            following = states.setdefault(after, len(alive))
-            if following == len(alive):
+            seen[key] = numbers.setdefault(after, len(alive))
+            if seen[key] == len(alive):
                 alive.append(after)
-            seen[state, group] = following
-        state = following
+        situation = seen[key]
     return highest
 
 
@@ -62,13 +66,21 @@ def _step(
 ) -> tuple[tuple[Busy, ...], int]:
     """What lives after the group, and the highest end of what started in it."""
     placed, highest = list(busy), 0
-    for birth in sorted(births, key=lambda birth: -sizes[birth.size]):
-        offset = _first_fit(placed, sizes[birth.size])
-        end = offset + sizes[birth.size]
-        placed.append((offset, end, birth.groups_left))
-        placed.sort(key=lambda item: item[:2])
-        highest = max(highest, end)
-    return tuple(_aged(placed)), highest
+    for size, birth in _larger_first(births, sizes):
+        offset = _first_fit(placed, size)
+        insort(placed, (offset, offset + size, birth.groups_left))
+        highest = max(highest, offset + size)
+    # FOREVER is below zero and stays as it is.
+    aged = [(begin, end, left - (left > 0)) for begin, end, left in placed if left]
+    return tuple(aged), highest
+
+
+def _larger_first(births: tuple[Birth, ...], sizes: Sequence[int]) -> list[tuple[int, Birth]]:
+    """Births with their sizes; equal ones stay in the edges' order."""
+    sized = [(sizes[birth.size], birth) for birth in births]
+    if len(sized) > 1:
+        sized.sort(key=itemgetter(0), reverse=True)
+    return sized
 
 
 def _first_fit(placed: Sequence[Busy], size: int) -> int:
@@ -76,11 +88,7 @@ def _first_fit(placed: Sequence[Busy], size: int) -> int:
     for begin, end, _ in placed:
         if offset + size <= begin:
             break
-        offset = max(offset, -(-end // ALIGNMENT) * ALIGNMENT)
+        aligned = -(-end // ALIGNMENT) * ALIGNMENT
+        if aligned > offset:
+            offset = aligned
     return offset
-
-
-def _aged(placed: Sequence[Busy]) -> list[Busy]:
-    return [
-        (begin, end, left if left is None else left - 1) for begin, end, left in placed if left != 0
-    ]

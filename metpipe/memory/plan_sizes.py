@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metpipe.circuit import Edge, Plan, edge_rows, live_ranges, tensor_bytes
-from metpipe.memory.arena import Birth, Lifetimes, arena_bytes
+from metpipe.memory.arena import FOREVER, Birth, Lifetimes, arena_bytes
 from metpipe.memory.expressions import evaluate_expression
 from metpipe.memory.kernel_set import Family, Workspace
 
@@ -116,7 +116,7 @@ def _lifetimes(plan: Plan, size_of: Mapping[str, int]) -> Lifetimes:
     last = len(plan.groups) - 1
     births: list[list[Birth]] = [[] for _ in plan.groups]
     for edge_id, (start, end) in live_ranges(plan).items():
-        births[start].append(Birth(size_of[edge_id], None if end == last else end - start))
+        births[start].append(Birth(size_of[edge_id], FOREVER if end == last else end - start))
     distinct = tuple(dict.fromkeys(map(tuple, births)))
     number = {group: position for position, group in enumerate(distinct)}
     return Lifetimes(tuple(number[tuple(group)] for group in births), distinct)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metpipe.circuit.layout import ALIGNMENT
-from metpipe.memory.arena import Birth, Lifetimes, arena_bytes
+from metpipe.memory.arena import FOREVER, Birth, Lifetimes, arena_bytes
 
 
 def placed_plainly(lifetimes, sizes):
@@ -17,7 +17,7 @@ def placed_plainly(lifetimes, sizes):
     for group, births in enumerate(lifetimes.groups):
         for order, birth in enumerate(lifetimes.births[births]):
             left = birth.groups_left
-            end = last if left is None else group + left
+            end = last if left == FOREVER else group + left
             items.append((group, -sizes[birth.size], order, end))
     placed, highest = [], 0
     for start, negative, _, end in sorted(items):
@@ -33,9 +33,7 @@ def placed_plainly(lifetimes, sizes):
     return highest
 
 
-births = st.builds(
-    Birth, size=st.integers(0, 4), groups_left=st.one_of(st.none(), st.integers(0, 6))
-)
+births = st.builds(Birth, size=st.integers(0, 4), groups_left=st.integers(FOREVER, 6))
 
 
 @st.composite
