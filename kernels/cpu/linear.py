@@ -157,7 +157,7 @@ def _gate_up_silu(arguments, chunk, chunks):
 def linear(
     *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor
 ) -> Launch:
-    """The product x W^T (+ bias) into y: x [rows, k], weight [n, k], bias [n] or None, y [rows, n]; all bf16."""
+    """Writes x W^T (+ bias) to y [rows, n]: x [rows, k], weight [n, k], bias [n] or None; bf16."""
     return _bind_linear(x, weight, bias, None, y)
 
 
