@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -22,7 +23,7 @@ from rich.console import Console
 from metpipe import complaint, manual, recipe, snapshot
 from metpipe.config import Provenance, Run, validate
 from metpipe.errors import ConfigError, Exit, gravest
-from metpipe.report import outcome, sweep
+from metpipe.report import outcome
 from metpipe.resources import conf_dir
 
 __all__ = ["main"]
@@ -58,10 +59,10 @@ def status_of(argv: Sequence[str]) -> Exit:
     """Run one command line: a job or a sweep of them. Its jobs' gravest status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # unwind, like Ctrl-C
     try:
-        if manual.asked(argv):
-            print(manual.text())
+        if (answer := manual.answer(argv)) is not None:
+            print(answer)
             return Exit.PASS
-        expanded = recipe.expand(argv)
+        expanded = recipe.expand(_options_first(argv))
         SESSION.rerun = expanded.rerun
         _compose_and_run(expanded.argv)
     except KeyboardInterrupt:
@@ -73,8 +74,27 @@ def status_of(argv: Sequence[str]) -> Exit:
         SESSION.statuses.append(Exit.USAGE if stop.code else Exit.PASS)
     finally:
         if SESSION.sweep is not None:
-            SESSION.statuses += sweep.write(SESSION.sweep, Console())
+            SESSION.statuses += _report_sweep(SESSION.sweep)
     return gravest(SESSION.statuses)
+
+
+def _report_sweep(sweep_dir: Path) -> list[Exit]:
+    from metpipe.report import sweep  # here, not above: a single run has no use for it
+
+    return sweep.write(sweep_dir, _console())
+
+
+def _options_first(argv: Sequence[str]) -> list[str]:
+    """The line with -m in front, where Hydra's parser wants it, and no option it doesn't know."""
+    sweeps = [arg for arg in argv if arg in ("-m", "--multirun")]
+    ordered = [*sweeps, *(arg for arg in argv if arg not in sweeps)]
+    _, unknown = get_args_parser().parse_known_args(ordered)
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0]}: there is no such option, or it stands behind KEY=VALUE arguments; "
+            "put options first. metpipe --help says what there is"
+        )
+    return ordered
 
 
 def _compose_and_run(argv: Sequence[str]) -> None:
@@ -89,34 +109,42 @@ def _compose_and_run(argv: Sequence[str]) -> None:
 
 def job(cfg: DictConfig) -> str:
     """One job. It never raises, but for an interrupt: a sweep's other jobs must go on."""
-    out_dir = Path(HydraConfig.get().runtime.output_dir)
+    node = HydraConfig.get()
+    out_dir, overrides = Path(node.runtime.output_dir), list(node.overrides.task)
     error: str | None = None
     try:
-        status = _run(cfg, out_dir)
+        status = _run(cfg, out_dir, overrides)
     except KeyboardInterrupt:
-        outcome.write(out_dir, Exit.INTERRUPTED, "interrupted")
+        outcome.write(out_dir, Exit.INTERRUPTED, "interrupted", overrides)
         raise
     except ConfigError as wrong:
         status, error = Exit.USAGE, str(wrong)
         print(f"config error\n{wrong}", file=sys.stderr)
     except (Exception, SystemExit) as bug:
-        status, error = Exit.DIED, repr(bug)
+        status, error = Exit.DIED, f"{type(bug).__name__}: {bug}"
         traceback.print_exc()
         (out_dir / "traceback.txt").write_text(traceback.format_exc())
-    outcome.write(out_dir, status, error)
+    outcome.write(out_dir, status, error, overrides)
     SESSION.statuses.append(status)
     return status.name
 
 
-def _run(cfg: DictConfig, out_dir: Path) -> Exit:
-    from metpipe.stages.job import run_job  # torch comes with it
-
-    console = Console()
+def _run(cfg: DictConfig, out_dir: Path, overrides: list[str]) -> Exit:
     run = load(cfg)
-    record = snapshot.write(run, out_dir, list(HydraConfig.get().overrides.task), sys.argv)
+    record = snapshot.write(run, out_dir, overrides, sys.argv)
     if SESSION.rerun is not None:
-        console.print(snapshot.compared(record, SESSION.rerun))
-    return run_job(run, out_dir, console)
+        said = snapshot.compared(record, SESSION.rerun)
+        snapshot.add(out_dir, rerun=said)
+        print(said)
+    from metpipe.stages.job import run_job  # here, not above: torch comes with it
+
+    return run_job(run, out_dir, _console())
+
+
+def _console() -> Console:
+    """The terminal; a pipe or a file gets lines of 120 columns, unless COLUMNS says otherwise."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=120) if piped else Console()
 
 
 def load(cfg: DictConfig) -> Run:

@@ -12,10 +12,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from metpipe import __version__
 from metpipe.config import KEYS_OF_MODES, MODES_OF_THIS_VERSION, Run, Serve
 from metpipe.resources import conf_dir
 
-__all__ = ["asked", "keys", "text"]
+__all__ = ["answer", "keys", "text"]
 
 INTRODUCTION = """\
 metpipe compares LLM forwards byte for byte and plans every byte of a serve.
@@ -70,9 +71,13 @@ GROUPS = {
 }
 
 
-def asked(argv: Sequence[str]) -> bool:
-    """Whether the command line asks for help."""
-    return "--help" in argv or "-h" in argv
+def answer(argv: Sequence[str]) -> str | None:
+    """What a command line that asks for help or for the version is told; else None."""
+    if "--help" in argv or "-h" in argv:
+        return text()
+    if "--version" in argv:
+        return f"metpipe {__version__}"
+    return None
 
 
 def text() -> str:

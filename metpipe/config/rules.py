@@ -99,6 +99,16 @@ def _model_has_a_source(run: Run) -> Iterator[Problem]:
         )
 
 
+def _what_ifs(run: Run) -> Iterator[Problem]:
+    for key in ("tree_nodes", "capture_rows", "prompt_lookup"):
+        if getattr(run, key):
+            yield Problem(
+                key,
+                "sizes memory of speculative decoding, which this version of metpipe does not "
+                "count; leave it out",
+            )
+
+
 def _rule(run: Run) -> Iterator[Problem]:
     if run.pipeline.rule and run.rule is None:
         yield Problem("rule", "pipeline=rule needs the id of the rule to judge: rule=ID")
@@ -158,6 +168,7 @@ RULES: tuple[Rule, ...] = (
     _lists_of_another_mode,
     _companions,
     _model_has_a_source,
+    _what_ifs,
     _rule,
     _prompts,
     _legacy_has_no_rules,

@@ -1,29 +1,48 @@
-"""outcome.json: each job's exit status and, if it has none to report, its error in a line."""
+"""outcome.json: each job's exit status and, if it has no report, its error in a line."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from metpipe.errors import Exit
 
-__all__ = ["OUTCOME", "read", "write"]
+__all__ = ["OUTCOME", "Outcome", "read", "write"]
 
 OUTCOME = "outcome.json"
+SNAPSHOT = "run.json"
 
 
-def write(out_dir: Path, status: Exit, error: str | None = None) -> None:
+class Outcome(NamedTuple):
+    """How a job ended, and what it was asked for."""
+
+    status: Exit
+    error: str | None
+    overrides: tuple[str, ...]
+
+
+def write(out_dir: Path, status: Exit, error: str | None, overrides: Sequence[str]) -> None:
     """Write the job's exit status beside its snapshot, whole."""
-    record = {"schema": 1, "status": status.name, "exit": int(status), "error": error}
+    record = {
+        "schema": 1,
+        "status": status.name,
+        "exit": int(status),
+        "error": error,
+        "overrides": list(overrides),
+    }
     scratch = out_dir / f"{OUTCOME}.partial"
     scratch.write_text(json.dumps(record, indent=1) + "\n")
     scratch.replace(out_dir / OUTCOME)
 
 
-def read(out_dir: Path) -> tuple[Exit, str | None]:
-    """A job's status and error; DIED for a job that left none, since it was killed."""
+def read(out_dir: Path) -> Outcome:
+    """A job's outcome; DIED for a job that left none, since it was killed."""
     path = out_dir / OUTCOME
-    if not path.is_file():
-        return Exit.DIED, "the job left no outcome; it was killed"
-    record = json.loads(path.read_text())
-    return Exit[record["status"]], record["error"]
+    if path.is_file():
+        record = json.loads(path.read_text())
+        return Outcome(Exit[record["status"]], record["error"], tuple(record["overrides"]))
+    snapshot = out_dir / SNAPSHOT
+    overrides = json.loads(snapshot.read_text())["overrides"] if snapshot.is_file() else ()
+    return Outcome(Exit.DIED, "the job left no outcome: it was killed", tuple(overrides))
