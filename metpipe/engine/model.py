@@ -5,9 +5,8 @@ Shapes: T tokens a pool holds, E elements per token, P positions, R rows.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -20,8 +19,6 @@ from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
 from metpipe.engine.step_inputs import StepInputs, table_columns
 from metpipe.engine.weights import Weights
-
-HashBytes = Callable[[torch.Tensor], str]
 
 __all__ = ["ForwardSelect", "Model", "PoolSizes", "allocate_states"]
 
@@ -71,9 +68,6 @@ class Model:
     overlay: KernelSet | None = None
     overlay_rules: RuleSet | None = None
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-
-    hash_bytes: HashBytes | None = None
-    """The hash of logits; None hashes on the host"""
 
     @property
     def vocab_size(self) -> int:
@@ -132,19 +126,23 @@ class Model:
 
     def _digests(self, blocks: list[int], num_tokens: int) -> dict[str, str]:
         """Hash the first `num_tokens` positions of these blocks, in each state's pool."""
+        table = torch.tensor(blocks, dtype=torch.int32)
+        hash_rows, block_size = self.kernels.functions["hash.hash128_rows"], self.sizes.block_size
         return {
-            name: pool_digest(pool_TE, blocks, self.sizes.block_size, num_tokens)
+            name: hex_of(
+                hash_rows(pool=pool_TE, block_table=table, count=num_tokens, block_size=block_size)
+            )
             for name, pool_TE in self.states.items()
         }
 
+    def hash_bytes(self, content: torch.Tensor) -> str:
+        """128-bit hex of a tensor's bytes, by the kernel set's own hash."""
+        return hex_of(self.kernels.functions["hash.hash128"](content))
 
-def pool_digest(
-    pool_TE: torch.Tensor, blocks: list[int], block_size: int, num_tokens: int
-) -> str:
-    """128-bit hex of positions 0..num_tokens-1, wherever their blocks lie."""
-    width = pool_TE.shape[1]
-    tiles = pool_TE.view(-1, block_size, width)[blocks].view(-1, width)[:num_tokens]
-    return hashlib.blake2b(memoryview(tiles.view(torch.uint8).numpy()), digest_size=16).hexdigest()
+
+def hex_of(digest: int) -> str:
+    """A 128-bit digest as 32 hex digits."""
+    return f"{digest:032x}"
 
 
 def allocate_states(

@@ -121,6 +121,7 @@ def open_model(
     Raises:
         ConfigError: a tensor is missing or has another shape, or this machine has too little memory.
     """
+    sets.builtin.functions["environment.check_environment"]()
     shapes = weight_shapes(circuit)
     check_tensors(checkpoint, shapes)
     allocator = Allocator(torch.device("cpu"))
