@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,3 +76,15 @@ def test_nothing_fits_on_a_small_device(big, on):
 def test_a_refusal_ends_the_query(tiny, on):
     with pytest.raises(ConfigError, match="max_seq_len"):
         max_concurrency(on(tiny, load={"isl": 50000}))
+
+
+def test_an_island_above_the_answer_is_reported(tiny, monkeypatch):
+    """1..10 and 13 of 20 fit: the bisection ends at 10, the look around it meets 13."""
+
+    def islanded(point):
+        value = point.workload.concurrency
+        return SimpleNamespace(answer="fits" if value <= 10 or value == 13 else "does not fit")
+
+    monkeypatch.setattr("metpipe.memory.inverse.evaluate", islanded)
+    answer = max_concurrency(replace(tiny, slots=20))
+    assert (answer.surely, answer.exceptions) == (10, (13,))
