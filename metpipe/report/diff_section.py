@@ -200,11 +200,17 @@ class OracleRow(Record):
     top1_agreement: float
     max_abs_difference: float | None
     tolerance: float
+    noise: float | None = Field(
+        default=None, description="of the implementation's own bf16 forward against its fp32 one"
+    )
+    clear: int = Field(default=0, description="positions whose top-1 leads by over 2 tolerances")
+    clear_flips: int = Field(default=0, description="of these, positions with another top-1")
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is a number within the tolerance."""
-        return self.max_abs_difference is not None and self.max_abs_difference <= self.tolerance
+        """Whether the difference is a number within the tolerance, and no clear top-1 differs."""
+        near = self.max_abs_difference is not None and self.max_abs_difference <= self.tolerance
+        return near and self.clear_flips == 0
 
 
 class OracleSection(Record):

@@ -1,5 +1,148 @@
+"""oracle: the reference's tokens through transformers; is legacy right, and not only repeatable?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from metpipe.diff.logits_file import LogitsFile
+from metpipe.oracle import (
+    Judgement,
+    OutsideModel,
+    check_free_memory,
+    files_for_transformers,
+    judge,
+    quiet,
+    require_oracle,
+    transformers_version,
+)
+from metpipe.oracle.judgement import FACTOR
 from metpipe.pipeline import StageContext
+from metpipe.report.diff_section import OracleRow, OracleSection
+from metpipe.stages.live import live_of
+from metpipe.stages.reference import logits_path, read_traces
+
+if TYPE_CHECKING:
+    from metpipe.diff.trace import Trace
+
+__all__ = ["require_oracle", "run_oracle"]
+
+Prompts = Mapping[int, "Trace"]
+"""Index in the run -> trace of a prompt whose reference logits are kept."""
 
 
-def run_oracle(context: StageContext) -> dict[str, object]:
-    raise RuntimeError("being built")
+def run_oracle(context: StageContext) -> Mapping[str, object]:
+    """Judge every prompt whose logits the reference kept. Needs load and reference.
+
+    Raises:
+        ConfigError: the library is missing or can't read the checkpoint; too little memory.
+    """
+    require_oracle()
+    checkpoint, reference = live_of(context).checkpoint(), context.inputs["reference"]
+    traces = read_traces(reference)
+    kept = {i: trace for i, trace in enumerate(traces) if logits_path(reference, i).exists()}
+    scratch = context.out / "scratch"
+    scratch.mkdir()
+    try:
+        with quiet():
+            files = files_for_transformers(checkpoint, scratch / "checkpoint")
+            check_free_memory(checkpoint)
+            outside = OutsideModel.open(files, checkpoint.config)
+            judged = dict(_judge(outside, kept, reference, scratch, context))
+    finally:
+        shutil.rmtree(scratch)
+    rows = tuple(_row(trace, judged[i]) for i, trace in enumerate(traces) if i in judged)
+    section = OracleSection(
+        name="transformers",
+        version=transformers_version(),
+        reader=files.reader,
+        prompts=rows,
+        passed=bool(rows) and all(row.passed for row in rows),
+        sentence="; ".join(_sentences(rows, len(traces), outside.given)),
+    )
+    return {"oracle": section.model_dump(mode="json")}
+
+
+def _judge(
+    outside: OutsideModel, kept: Prompts, reference: Path, scratch: Path, context: StageContext
+) -> Iterator[tuple[int, Judgement]]:
+    """All prompts in bf16 first, then in fp32, so that the weights are held once."""
+    context.progress.total(2 * len(kept))
+    noisy = {}
+    for index, trace in kept.items():
+        noisy[index] = scratch / f"bf16-{index}.npy"
+        _write(noisy[index], outside, trace)
+        context.progress.advance()
+    outside.widen()
+    for index, trace in kept.items():
+        fp32_RV = outside.logits(_tokens(trace), len(trace.fed) + 1)
+        yield index, judge(_rows(logits_path(reference, index)), fp32_RV, _rows(noisy[index]))
+        context.progress.advance()
+
+
+def _write(path: Path, outside: OutsideModel, trace: Trace) -> None:
+    logits_RV = outside.logits(_tokens(trace), len(trace.fed) + 1)
+    file = LogitsFile.write_new(path, len(trace.fed), logits_RV.shape[1])
+    for row, logits_V in enumerate(logits_RV):
+        file.write_row(row, logits_V)
+    file.write_out()
+
+
+def _rows(path: Path) -> list[torch.Tensor]:
+    file = LogitsFile.read_existing(path)
+    return [file.read_row(row) for row in range(len(file.rows))]
+
+
+def _tokens(trace: Trace) -> tuple[int, ...]:
+    return trace.prompt + trace.fed
+
+
+def _row(trace: Trace, judged: Judgement) -> OracleRow:
+    return OracleRow(
+        tokens=len(trace.prompt),
+        positions=judged.positions,
+        top1_agreement=judged.agreements / judged.positions,
+        max_abs_difference=judged.max_abs_difference,
+        tolerance=judged.tolerance,
+        noise=judged.noise,
+        clear=judged.clear,
+        clear_flips=judged.clear_flips,
+    )
+
+
+def _sentences(rows: tuple[OracleRow, ...], prompts: int, given: tuple[str, ...]) -> Iterator[str]:
+    """What was found, how the tolerance came about, and what the oracle did not see."""
+    if not rows:
+        yield (
+            f"nothing was compared: the reference kept no logits of its {prompts} prompts; "
+            "raise keep_logits"
+        )
+        return
+    wrong = [(index, row) for index, row in enumerate(rows) if not row.passed]
+    yield from (f"prompt {index}: {_fault(row)}" for index, row in wrong)
+    if not wrong:
+        positions = sum(row.positions for row in rows)
+        yield f"the reference is within the tolerance at all {positions} positions"
+    yield (
+        f"the tolerance is {FACTOR:g} x what transformers' own bf16 forward differs from its fp32 "
+        "forward (weights rounded to bf16 in both, as the engine stores them)"
+    )
+    if len(rows) < prompts:
+        yield f"{prompts - len(rows)} of {prompts} prompts were past keep_logits, so not compared"
+    if given:
+        yield f"transformers reads no {', '.join(given)} from a .gguf and was given metpipe's"
+
+
+def _fault(row: OracleRow) -> str:
+    if row.noise is None:
+        return "transformers' own logits are not all numbers, so no tolerance can be derived"
+    if row.max_abs_difference is None:
+        return "the reference's logits are not all numbers"
+    return (
+        f"max |logit difference| {row.max_abs_difference:.3g} exceeds the tolerance "
+        f"{row.tolerance:.3g}; top-1 is another at {row.clear_flips} of {row.clear} clear positions"
+    )
