@@ -18,13 +18,13 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from metpipe import complaint, manual, recipe, snapshot
 from metpipe.config import Provenance, Run, validate
 from metpipe.errors import ConfigError, Exit, gravest
 from metpipe.report import outcome
 from metpipe.resources import conf_dir
+from metpipe.terminal import mute_closed_stdout, terminal
 
 __all__ = ["main"]
 
@@ -37,6 +37,10 @@ class Session:
     rerun: Path | None
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what an earlier command line left."""
         self.statuses, self.sweep, self.rerun = [], None, None
 
 
@@ -52,11 +56,14 @@ class SweepStarted(Callback):
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
-    sys.exit(int(status_of(sys.argv[1:])))
+    status = status_of(sys.argv[1:])
+    mute_closed_stdout()
+    sys.exit(int(status))
 
 
 def status_of(argv: Sequence[str]) -> Exit:
     """Run one command line: a job or a sweep of them. Its jobs' gravest status."""
+    SESSION.begin()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # unwind, like Ctrl-C
     try:
         if (answer := manual.answer(argv)) is not None:
@@ -81,7 +88,7 @@ def status_of(argv: Sequence[str]) -> Exit:
 def _report_sweep(sweep_dir: Path) -> list[Exit]:
     from metpipe.report import sweep  # here, not above: a single run has no use for it
 
-    return sweep.write(sweep_dir, _console())
+    return sweep.write(sweep_dir, terminal())
 
 
 def _options_first(argv: Sequence[str]) -> list[str]:
@@ -138,13 +145,7 @@ def _run(cfg: DictConfig, out_dir: Path, overrides: list[str]) -> Exit:
         print(said)
     from metpipe.stages.job import run_job  # here, not above: torch comes with it
 
-    return run_job(run, out_dir, _console())
-
-
-def _console() -> Console:
-    """The terminal; a pipe or a file gets lines of 120 columns, unless COLUMNS says otherwise."""
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=120) if piped else Console()
+    return run_job(run, out_dir, terminal())
 
 
 def load(cfg: DictConfig) -> Run:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from metpipe import __version__
-from metpipe.config import KEYS_OF_MODES, MODES_OF_THIS_VERSION, Run, Serve
+from metpipe.config import KEYS_OF_MODES, MODES_OF_THIS_VERSION, WHAT_IFS, Run, Serve
 from metpipe.resources import conf_dir
 
 __all__ = ["answer", "keys", "text"]
@@ -92,7 +92,7 @@ def text() -> str:
             *_groups(conf),
             "\nKeys, with their defaults (KEY=VALUE)",
             *_rows(own, OmegaConf.load(conf / "config.yaml")),
-            _refused_modes(),
+            _refused_keys(),
             "\nServe flags (serve.KEY=VALUE); the diff refuses those that its engine cannot honour",
             *_rows(keys(Serve), OmegaConf.load(conf / "serve" / "default.yaml")),
             "",
@@ -108,10 +108,18 @@ def _groups(conf: Path) -> Iterator[str]:
         yield f"{'':<12} {', '.join(choices)}"
 
 
-def _refused_modes() -> str:
+def _refused_keys() -> str:
     modes = " and ".join(MODES_OF_THIS_VERSION)
-    others = ", ".join(key for key in KEYS_OF_MODES if KEYS_OF_MODES[key] not in modes)
-    return f"This version runs the mode {modes}; it refuses the keys of other modes:\n  {others}"
+    return (
+        f"This version runs the mode {modes}; it refuses the keys of other modes and what-ifs:\n"
+        f"  {', '.join(_unread())}"
+    )
+
+
+def _unread() -> list[str]:
+    """The keys that this version refuses."""
+    modes = [key for key, mode in KEYS_OF_MODES.items() if mode not in MODES_OF_THIS_VERSION]
+    return [*modes, *WHAT_IFS]
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -140,9 +148,9 @@ def _table(info: FieldInfo) -> type[BaseModel] | None:
 
 
 def _rows(meanings: Iterable[tuple[str, str]], defaults: DictConfig | ListConfig) -> Iterator[str]:
-    """A line a key; the keys of modes that this version doesn't run have none."""
+    """A line a key, but for keys that this version refuses."""
     for key, meaning in meanings:
-        if KEYS_OF_MODES.get(key, "single") in MODES_OF_THIS_VERSION:
+        if key not in _unread():
             yield f"  {f'{key}={_default(defaults, key)}':<30} {meaning}"
 
 

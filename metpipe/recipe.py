@@ -75,7 +75,10 @@ def _rerun(run_dir: Path) -> list[str]:
             f"rerun={run_dir}: there is no {overrides}; give the folder of a run that started "
             "(it holds run.json and .hydra/)"
         )
-    return [str(line) for line in _read_yaml(overrides, f"rerun={run_dir}")]
+    lines = _read_yaml(overrides, f"rerun={run_dir}")
+    if not isinstance(lines, list):
+        raise ConfigError(f"rerun={run_dir}: {overrides} is broken: it holds no list of overrides")
+    return [str(line) for line in lines]
 
 
 def _recipe(path: Path, others: Sequence[str]) -> list[str]:
@@ -144,9 +147,12 @@ def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
     for key in recipe:
         if key not in known:
             raise ConfigError(f"{said}: unknown key {key!r}; a recipe has {', '.join(known)}")
+    defaults = recipe.get("defaults") or {}
+    if not isinstance(defaults, Mapping):
+        raise ConfigError(f"{said}: defaults must be a table of serve flags")
     flags = _serve_flags()
     lines = _model_of(str(recipe["model"]), said, others)
-    for name, value in (recipe.get("defaults") or {}).items():
+    for name, value in defaults.items():
         flag = UPSTREAM_FLAGS.get(name, name)
         if flag not in flags:
             raise ConfigError(f"{said}: defaults.{name} is no serve flag that metpipe knows")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from metpipe.config import Run
+from metpipe.errors import ConfigError
 
 __all__ = ["add", "compared", "run_id", "write"]
 
@@ -53,22 +54,34 @@ def add(out_dir: Path, **facts: object) -> None:
 
 
 def compared(record: Mapping[str, Any], earlier_dir: Path) -> str:
-    """One sentence: whether this run's id is the earlier one's, else the first key that differs."""
+    """One sentence: whether this run's id is the earlier one's, else the first key that differs.
+
+    Raises:
+        ConfigError: the earlier snapshot is there, and is broken.
+    """
     path = earlier_dir / SNAPSHOT
     if not path.is_file():
         return f"rerun of {earlier_dir}: it left no {SNAPSHOT}, so its id is unknown"
-    earlier = json.loads(path.read_text())
+    try:
+        earlier = json.loads(path.read_text())
+        then = dict(_leaves(earlier["config"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"rerun={earlier_dir}: {path} is broken ({error})") from None
     if earlier["id"] == record["id"]:
         return f"rerun of {earlier_dir}: same id {record['id']}"
-    then, now = dict(_leaves(earlier["config"])), dict(_leaves(record["config"]))
+    now = dict(_leaves(record["config"]))
     key = next(k for k in [*now, *then] if then.get(k, ABSENT) != now.get(k, ABSENT))
     return (
         f"rerun of {earlier_dir}: id {record['id']} is not its {earlier['id']}; first difference: "
-        f"{key} is {now.get(key, ABSENT)!r}, was {then.get(key, ABSENT)!r}"
+        f"{key} is {_shown(now, key)}, was {_shown(then, key)}"
     )
 
 
-ABSENT = "(absent)"
+ABSENT = object()
+
+
+def _shown(leaves: Mapping[str, object], key: str) -> str:
+    return json.dumps(leaves[key]) if key in leaves else "absent"
 
 
 def machine() -> dict[str, Any]:

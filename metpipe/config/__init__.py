@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metpipe.config.explain import Provenance, nearest_key, validate
-from metpipe.config.rules import KEYS_OF_MODES, MODES_OF_THIS_VERSION
+from metpipe.config.rules import KEYS_OF_MODES, MODES_OF_THIS_VERSION, WHAT_IFS
 from metpipe.config.run import Hardware, Model, Package, Run, Without
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant
@@ -11,6 +11,7 @@ from metpipe.config.variant import Variant
 __all__ = [
     "KEYS_OF_MODES",
     "MODES_OF_THIS_VERSION",
+    "WHAT_IFS",
     "Hardware",
     "Model",
     "Package",

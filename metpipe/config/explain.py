@@ -80,11 +80,11 @@ def _sentence(item: ErrorDetails) -> str:
         case "missing":
             return "is missing"
         case "greater_than_equal":
-            return f"must be at least {bounds['ge']}{got}"
+            return f"must be at least {bounds['ge']:g}{got}"
         case "greater_than":
-            return f"must be above {bounds['gt']}{got}"
+            return f"must be above {bounds['gt']:g}{got}"
         case "less_than_equal":
-            return f"must be at most {bounds['le']}{got}"
+            return f"must be at most {bounds['le']:g}{got}"
         case "int_type" | "int_parsing" | "int_from_float":
             return f"must be a whole number{got}"
         case "float_type" | "float_parsing":

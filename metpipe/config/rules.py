@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from metpipe.config.run import Run
 
-__all__ = ["KEYS_OF_MODES", "MODES_OF_THIS_VERSION", "Problem", "problems", "settled"]
+__all__ = ["KEYS_OF_MODES", "MODES_OF_THIS_VERSION", "WHAT_IFS", "Problem", "problems", "settled"]
 
 MODES_OF_THIS_VERSION = ("single",)
 MODE_OF_LIST = {
@@ -25,6 +25,8 @@ KEYS_OF_MODES = MODE_OF_LIST | {
     "prefill_chunk": "prefill",
 }
 """Every key that only some mode reads -> the (first) mode that reads it."""
+WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
+"""Keys that size memory of speculation, which this version does not count."""
 
 
 class Problem(NamedTuple):
@@ -100,7 +102,7 @@ def _model_has_a_source(run: Run) -> Iterator[Problem]:
 
 
 def _what_ifs(run: Run) -> Iterator[Problem]:
-    for key in ("tree_nodes", "capture_rows", "prompt_lookup"):
+    for key in WHAT_IFS:
         if getattr(run, key):
             yield Problem(
                 key,
@@ -132,7 +134,7 @@ def _legacy_has_no_rules(run: Run) -> Iterator[Problem]:
     for name, variant in run.variants.items():
         if variant.forward == "legacy" and (variant.rules != "reference" or variant.levers):
             yield Problem(
-                f"variants.{name}.rules",
+                f"variants.{name}",
                 "the legacy forward is written by hand and takes no rules or levers; "
                 "use forward: circuit",
             )

@@ -27,10 +27,12 @@ class Package(Frozen):
 class Model(Frozen):
     """Where config and weights come from: a local checkpoint, a config alone, or a package."""
 
-    name: str
-    checkpoint: str | None = None
-    config: dict[str, Any] | None = None
-    package: Package | None = None
+    name: str = Field(description="what reports call it")
+    checkpoint: str | None = Field(default=None, description="a Hugging Face folder or a .gguf")
+    config: dict[str, Any] | None = Field(
+        default=None, description="the content of a config.json; weights are made from `seed`"
+    )
+    package: Package | None = Field(default=None, description="a package that carries it")
 
     @model_validator(mode="before")
     @classmethod
@@ -45,23 +47,28 @@ class Model(Frozen):
 
 
 class Hardware(Frozen):
-    """The device that memory is planned for, with the facts of its file."""
+    """The device that memory is planned for.
+
+    Further keys are facts that replace the registry's; whoever reads them refuses unknown ones.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    id: str
-    strict: bool = False
-    require_calibrated: bool = False
+    id: str = Field(description="the device's id in kernels/DEVICES.toml; auto: what executes")
+    strict: bool = Field(default=False, description="an unknown fact is an error, not a gap")
+    require_calibrated: bool = Field(
+        default=False, description="an uncalibrated memory term is an error, not a range"
+    )
 
 
 class Pipeline(Frozen):
     """Which parts run."""
 
-    name: Literal["full", "diff", "memory", "ledger", "rule"]
-    diff: bool
-    memory: bool
-    ledger: bool
-    rule: bool
+    name: Literal["full", "diff", "memory", "ledger", "rule"] = Field(description="the choice")
+    diff: bool = Field(description="decode and compare")
+    memory: bool = Field(description="plan the memory")
+    ledger: bool = Field(description="check the plan against a boot")
+    rule: bool = Field(description="judge one rule alone")
 
 
 Mode: TypeAlias = Literal["auto", "single", "batch", "verify", "verify_batch", "prefill", "all"]
@@ -70,7 +77,7 @@ Mode: TypeAlias = Literal["auto", "single", "batch", "verify", "verify_batch", "
 class Diff(Frozen):
     """How the diff runs; `auto` until the mode is settled by the list that is given."""
 
-    mode: Mode
+    mode: Mode = Field(description="what is decoded; auto: as the list that is given says")
 
 
 class Workload(Frozen):

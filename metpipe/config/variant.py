@@ -42,12 +42,19 @@ Rules: TypeAlias = Annotated[
 class Variant(Frozen):
     """One forward: its code, rules, levers and kernels, and how it is judged."""
 
-    forward: Literal["legacy", "circuit"]
-    rules: Rules = "reference"
-    levers: tuple[str, ...] = ()
-    graphs: bool = False
-    kernels: Literal["builtin", "overlay"] = "builtin"
+    forward: Literal["legacy", "circuit"] = Field(description="written by hand, or generated")
+    rules: Rules = Field(
+        default="reference",
+        description="reference, all, a list of ids, or {without: [ids]}",
+    )
+    levers: tuple[str, ...] = Field(default=(), description="rules that move bits, let in by name")
+    graphs: bool = Field(default=False, description="launches captured once and replayed")
+    kernels: Literal["builtin", "overlay"] = Field(
+        default="builtin", description="overlay: with the kernels and rules of `kernels=FOLDER`"
+    )
     expect: Literal["equal", "report"] = Field(
         default="equal", description="equal: judged; report: severity only"
     )
-    allow_vacuous: bool = False
+    allow_vacuous: bool = Field(
+        default=False, description="being the same program as the reference is meant"
+    )

@@ -1,0 +1,192 @@
+"""recipe= and rerun=: expanded to what a user would have typed, or refused in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from metpipe.errors import ConfigError
+from metpipe.recipe import expand
+from metpipe.resources import conf_dir, recipes_dir
+
+TOML = """
+[choose]
+model = "qwen3_8b"
+variant = ["circuit", "circuit_reference"]
+
+[set]
+steps = 4
+serve.kv_cache_dtype = "bf16"
+oracle = "transformers"
+mtp = false
+prompt_lengths = [15, 16]
+"""
+YAML = """
+recipe_version: "1"
+model: Qwen/Qwen3-8B
+metadata: {note: "any: thing"}
+defaults:
+  max_model_len: 32768
+  max_num_seqs: 4
+  gpu_memory_utilization: 0.9
+  kv_cache_dtype: fp8
+  speculative: true
+  num_speculative_tokens: 2
+"""
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def toml(tmp_path) -> Path:
+    return written(tmp_path / "r.toml", TOML)
+
+
+@pytest.fixture
+def yaml(tmp_path) -> Path:
+    return written(tmp_path / "r.yaml", YAML)
+
+
+def refusal(*argv: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        expand(argv)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_a_recipe_becomes_overrides_in_its_place(toml):
+    assert expand(["seed=1", f"recipe={toml}", "steps=9"]).argv == [
+        "seed=1",
+        "model='qwen3_8b'",
+        "variant=['circuit','circuit_reference']",
+        "steps=4",
+        "serve.kv_cache_dtype='bf16'",
+        "oracle='transformers'",
+        "mtp=false",
+        "prompt_lengths=[15,16]",
+        "steps=9",
+    ]
+
+
+def test_upstream_s_shape_is_rendered_to_serve_flags(yaml):
+    assert expand([f"recipe={yaml}"]).argv == [
+        "model=qwen3_8b",
+        "serve.max_seq_len=32768",
+        "serve.max_batch_size=4",
+        "serve.gpu_memory_utilization=0.9",
+        "serve.kv_cache_dtype='fp8'",
+        "serve.speculative=true",
+        "serve.num_drafts=2",
+    ]
+
+
+def test_later_arguments_win(toml):
+    with initialize_config_dir(config_dir=str(conf_dir()), version_base=None):
+        config = compose("config", overrides=expand([f"recipe={toml}", "steps=9"]).argv)
+    assert config.steps == 9
+    assert config.model.name == "qwen3_8b"
+    assert list(config.variants) == ["circuit", "circuit_reference"]
+
+
+def test_a_model_other_than_the_recipe_s_is_refused_on_either_side(toml):
+    for argv in ([f"recipe={toml}", "model=smollm2"], ["model=smollm2", f"recipe={toml}"]):
+        assert f"model=smollm2: recipe={toml} is a recipe for model=qwen3_8b" in refusal(*argv)
+
+
+def test_the_recipe_s_own_model_may_be_repeated(toml, yaml):
+    assert expand([f"recipe={toml}", "model=qwen3_8b"]).argv[-1] == "model=qwen3_8b"
+    assert expand([f"recipe={yaml}", "model=qwen3_8b"]).argv[-1] == "model=qwen3_8b"
+
+
+def test_a_checkpoint_without_a_choice_needs_its_folder(tmp_path):
+    path = written(tmp_path / "r.yml", "model: org/Unheard-Of-7B\n")
+    assert "no model choice is named 'unheard_of_7b'" in refusal(f"recipe={path}")
+    argv = [f"recipe={path}", "model.checkpoint=/somewhere"]
+    assert expand(argv).argv == ["model.checkpoint=/somewhere"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("r.toml", "steps = = 3", "not a TOML file"),
+        ("r.toml", "steps = 3", "unknown key 'steps'; a recipe has the tables choose, set"),
+        ("r.toml", "[sets]\nsteps = 3", "unknown key 'sets'"),
+        ("r.toml", "choose = 3", "unknown key 'choose'"),
+        ("r.toml", "[set]\nday = 2026-12-01", "a recipe cannot hold date"),
+        ("r.yaml", "model: [a\ndefaults: 3", "not a YAML file"),
+        ("r.yaml", "- a\n- b\n", "needs the keys model and defaults"),
+        ("r.yaml", "defaults: {}", "needs the keys model and defaults"),
+        ("r.yaml", "model: Qwen/Qwen3-8B\nflags: {}", "unknown key 'flags'"),
+        ("r.yaml", "model: Qwen/Qwen3-8B\ndefaults: {port: 1}", "defaults.port is no serve flag"),
+        ("r.yaml", "model: Qwen/Qwen3-8B\ndefaults: [1]", "defaults must be a table"),
+        ("r.txt", "steps=3", "a recipe is a .toml or a .yaml file"),
+    ],
+)
+def test_a_broken_recipe_is_one_line_that_names_it(tmp_path, name, text, said):
+    path = written(tmp_path / name, text)
+    line = refusal(f"recipe={path}")
+    assert line.startswith(f"recipe={path}: ")
+    assert said in line
+
+
+def test_a_missing_recipe_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refusal("recipe=none.toml") == (
+        f"recipe=none.toml: there is no such file (looked in {tmp_path})"
+    )
+
+
+@pytest.mark.parametrize("text", ["it's", 'say "so"', "back\\", "a=b", "a,b", "$x", "{x}", "a: b"])
+def test_odd_strings_survive_hydra(tmp_path, text):
+    literal = text.replace("\\", "\\\\").replace('"', '\\"')
+    path = written(tmp_path / "r.toml", f'[set]\nmodel.checkpoint = "{literal}"\n')
+    with initialize_config_dir(config_dir=str(conf_dir()), version_base=None):
+        config = compose("config", overrides=expand([f"recipe={path}"]).argv)
+    assert config.model.checkpoint == text
+
+
+def test_rerun_replays_the_overrides(tmp_path):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("- steps=4\n- variant=[circuit]\n")
+    expanded = expand([f"rerun={tmp_path}", "seed=2"])
+    assert expanded.argv == ["steps=4", "variant=[circuit]", "seed=2"]
+    assert expanded.rerun == tmp_path
+
+
+def test_rerun_of_no_run_is_refused(tmp_path):
+    assert "give the folder of a run" in refusal(f"rerun={tmp_path}")
+
+
+def test_rerun_of_a_broken_record_is_refused(tmp_path):
+    (tmp_path / ".hydra").mkdir()
+    for text in ("- [a\n", "{a: 3}\n", "3\n"):
+        (tmp_path / ".hydra" / "overrides.yaml").write_text(text)
+        assert refusal(f"rerun={tmp_path}").startswith(f"rerun={tmp_path}: ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("hardware=h200-sxm", "hardware=h200_sxm"),
+        ("hardware=h200-sxm,gb200-b200", "hardware=h200_sxm,gb200_b200"),
+        ("hardware=b200", "hardware=b200"),
+        ("model.checkpoint=/a-b/c", "model.checkpoint=/a-b/c"),
+        ("hardware=glob(h*,exclude=h100-nvl)", "hardware=glob(h*,exclude=h100-nvl)"),
+    ],
+)
+def test_a_device_s_id_may_have_dashes(typed, meant):
+    assert expand([typed]).argv == [meant]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(f.name for f in recipes_dir().iterdir() if f.suffix in (".toml", ".yaml"))
+)
+def test_every_shipped_recipe_composes(name):
+    with initialize_config_dir(config_dir=str(conf_dir()), version_base=None):
+        assert compose("config", overrides=expand([f"recipe={recipes_dir() / name}"]).argv)
+    assert f"`{name}`" in (recipes_dir() / "README.md").read_text()
