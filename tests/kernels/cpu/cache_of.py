@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -10,6 +11,11 @@ from tests.kernels.cpu.values import make
 
 POSITIONS = (0, 3, 15, 16, 17, 40, 31, 32, 99, 63, 64, 1, 2, 47, 48, 50, 98)
 LONGEST = 100
+
+
+@lru_cache(maxsize=3)
+def _pools(kind: str, size: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return make(kind, 24, size, dim), make(kind, 25, size, dim)
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,8 @@ class Cache:
 
     def pools(self) -> dict[str, torch.Tensor]:
         size = len(POSITIONS) * self._blocks * self.block_size
-        dim = self.kv_heads * self.head_dim
-        return {"k_pool": make(self.kind, 24, size, dim), "v_pool": make(self.kind, 25, size, dim)}
+        k_pool, v_pool = _pools(self.kind, size, self.kv_heads * self.head_dim)
+        return {"k_pool": k_pool.clone(), "v_pool": v_pool.clone()}
 
     def where(self, rows: int) -> dict[str, torch.Tensor | int]:
         seed = torch.Generator().manual_seed(26)

@@ -85,7 +85,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and torch.equal(bits(a), bits(b))
 
 
-class guarded:  # noqa: N801
+class guarded:
     """An output of NaN between two margins of NaN: `check` shows that it alone was written, whole."""
 
     def __init__(self, *shape: int) -> None:
