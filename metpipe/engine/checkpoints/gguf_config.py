@@ -53,12 +53,12 @@ def rebuild_config(header: GgufHeader, rope_freqs: F32 | None) -> dict[str, obje
 
 def _architecture(header: GgufHeader) -> str:
     found = header.metadata.get("general.architecture")
-    if found not in ARCHITECTURES:
+    if not isinstance(found, str) or found not in ARCHITECTURES:
         raise ConfigError(
-            f"{header.path}: its architecture is {found!r}; metpipe reads gguf files of "
+            f"{header.path}: its architecture is {found!r:.80}; metpipe reads gguf files of "
             f"{', '.join(ARCHITECTURES)} (mistral files say llama); use the safetensors folder"
         )
-    return str(found)
+    return found
 
 
 def _sizes(keys: Keys) -> dict[str, object]:
@@ -79,7 +79,7 @@ def _sizes(keys: Keys) -> dict[str, object]:
 
 def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
     stated = keys.find("attention.key_length") is not None
-    if not stated and (heads < 1 or hidden % heads):
+    if not stated and hidden % heads:
         raise ConfigError(
             f"{keys.header.path}: {keys.prefix}.embedding_length {hidden} isn't a multiple of "
             f"attention.head_count {heads}, and attention.key_length isn't stated"

@@ -103,6 +103,11 @@ class GgufFile:
             if part in name:
                 count = self.config[key]
                 assert isinstance(count, int)
+                if shape[0] % (2 * count):
+                    raise ConfigError(
+                        f"{self.path}: {name} {list(shape)} isn't {count} heads of pairs of rows; "
+                        "the file is broken, fetch it again"
+                    )
                 return hf_row_order(count, shape[0])
         return None
 
@@ -183,6 +188,8 @@ def _dequantised(rows: U8, tensor: GgufTensor, order: npt.NDArray[np.int64] | No
 
     for start in range(0, count, step):
         piece = slice(start, start + step)
-        values = gguf.dequantize(rows[piece if order is None else order[piece]], tensor.type)
+        stored = rows[piece if order is None else order[piece]]
+        with np.errstate(all="ignore"):  # a NaN that the file holds is given on, not warned of
+            values = gguf.dequantize(stored, tensor.type)
         out[piece].copy_(torch.from_numpy(values))
     return out.reshape(tensor.shape)

@@ -156,6 +156,8 @@ def _info(cursor: _Cursor) -> tuple[str, tuple[Shape, int, int]]:
     if not 1 <= num_dims <= MAX_DIMS:
         raise ValueError(f"tensor {name} has {num_dims} dimensions")
     dims = [cursor.number("<Q") for _ in range(num_dims)]
+    if not all(dims):
+        raise ValueError(f"tensor {name} has an empty dimension")
     return name, (tuple(reversed(dims)), cursor.number("<I"), cursor.number("<Q"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,10 +27,10 @@ class Keys:
         return self.header.metadata.get(f"{self.prefix}.{key}")
 
     def count(self, key: str) -> int:
-        """A whole number that must be stated."""
+        """A whole number over 0 that must be stated."""
         value = self.find(key)
-        if type(value) is not int:
-            stated = "isn't stated" if value is None else f"is {value!r:.80}, not one number"
+        if type(value) is not int or value < 1:
+            stated = "isn't stated" if value is None else f"is {value!r:.80}, not one number over 0"
             raise ConfigError(
                 f"{self.header.path}: {self.prefix}.{key} {stated}, so its config can't be "
                 "rebuilt; use the model's safetensors folder"
@@ -41,7 +42,7 @@ class Keys:
         value = self.find(key)
         if value is None:
             return None
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or not math.isfinite(value):
             raise ConfigError(
                 f"{self.header.path}: {self.prefix}.{key} isn't a number: {value!r:.80}"
             )

@@ -57,7 +57,7 @@ def llama3_scaling(
     factor = float(factors.max())
     if np.all(factors == 1.0):
         return None
-    for original in ORIGINAL_LENGTHS:
+    for original in ORIGINAL_LENGTHS if factor > 1.0 else ():
         made = llama3_factors(theta=theta, head_dim=head_dim, factor=factor, original=original)
         if made.shape == factors.shape and np.allclose(made, factors, rtol=1e-4, atol=0.0):
             return {

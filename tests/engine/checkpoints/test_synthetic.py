@@ -1,0 +1,143 @@
+"""Synthetic weights: the same bits everywhere, each tensor on its own, and lively logits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from metpipe.engine.checkpoints import synthetic
+from metpipe.engine.checkpoints.digest import RawTensor, raw_digest
+from metpipe.engine.checkpoints.synthetic_weights import CHUNK_DRAWS, Synthetic
+from metpipe.errors import ConfigError
+
+SHAPES = {
+    "model.embed_tokens.weight": (512, 96),
+    "model.layers.0.input_layernorm.weight": (96,),
+    "model.layers.0.self_attn.q_proj.weight": (101, 96),
+    "model.layers.0.self_attn.q_proj.bias": (101,),
+    "lm_head.weight": (512, 96),
+}
+
+
+def _content(checkpoint: Synthetic) -> str:
+    return raw_digest(
+        RawTensor(
+            name,
+            "BF16",
+            shape,
+            [checkpoint.read(name).view(torch.int16).numpy().astype("<i2").tobytes()],
+        )
+        for name, shape in sorted(checkpoint.tensors.items())
+    )
+
+
+def test_bits_are_fixed_forever() -> None:
+    """A new value here changes every recorded run: raise GENERATOR's number with it."""
+    made = synthetic({}, SHAPES, 0)
+    assert _content(made) == "1103b7219dba5c3dca74b71d94de388bb0d58a4954cd754e0a3936fd22c743ab"
+    assert made.digest() == "56b6da9b09c93f9f89312bbb5a7383896951e7d184bdd57ac77ed9e3c6db0262"
+
+
+def test_bits_are_those_of_splitmix64_through_the_table() -> None:
+    """Written out again, one number at a time, with Python's integers and fractions."""
+    name, key = "a.bias", _key(5, "a.bias")
+    read = synthetic({}, {name: (10,)}, 5).read(name)
+    values = []
+    for index in range(10):
+        draw = _splitmix(key, index // 4) >> (16 * (index % 4)) & 0xFFFF
+        x = (draw - 32767.5) / 32768
+        unit = math.sqrt(1 / 3 + 6 / 11 + 9 / 19)
+        values.append((x + 3 * x**9) * (0.2 / unit))
+    expected = torch.tensor(values, dtype=torch.float64).float().bfloat16()
+    # The ninth power may be off by an ulp of f64, which only a tie of bf16 could show.
+    assert torch.equal(read, expected)
+
+
+def test_a_tensor_depends_on_seed_name_and_place_only() -> None:
+    whole, name = synthetic({}, SHAPES, 3), "lm_head.weight"
+    alone = synthetic({}, {name: SHAPES[name]}, 3)
+    assert torch.equal(whole.read(name), alone.read(name))
+    assert torch.equal(whole.read(name), whole.read(name))
+    longer = synthetic({}, {name: (513, 96)}, 3).read(name)
+    assert torch.equal(longer[:512], alone.read(name))
+    assert not torch.equal(synthetic({}, {name: SHAPES[name]}, 4).read(name), alone.read(name))
+    assert not torch.equal(whole.read("model.embed_tokens.weight"), alone.read(name))
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1, 5])
+def test_chunks_join_without_seam(extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 8 * 64 + extra
+    shape = {"a.bias": (count,)}
+    whole = synthetic({}, shape, 1).read("a.bias")
+    assert count < CHUNK_DRAWS
+    monkeypatch.setattr("metpipe.engine.checkpoints.synthetic_weights.CHUNK_DRAWS", 64)
+    assert torch.equal(synthetic({}, shape, 1).read("a.bias"), whole)
+
+
+def test_what_is_read_belongs_to_the_reader() -> None:
+    made = synthetic({}, SHAPES, 0)
+    made.read("lm_head.weight").zero_()
+    assert made.read("lm_head.weight").abs().sum() > 0
+
+
+def test_values_are_spread_as_stated() -> None:
+    made = synthetic({}, SHAPES, 0)
+    head = made.read("lm_head.weight").float()
+    assert abs(head.std().item() * math.sqrt(96) / 2 - 1) < 0.02
+    assert abs(head.mean().item()) < 0.01
+    assert head.abs().max().item() < 3.5 * 2 / math.sqrt(96)
+    assert len(torch.unique(head)) > 1000
+    norm = made.read("model.layers.0.input_layernorm.weight").float()
+    assert abs(norm.mean().item() - 1) < 0.1
+    assert 0.1 < norm.std().item() < 0.3
+    bias = made.read("model.layers.0.self_attn.q_proj.bias").float()
+    assert bias.std().item() > 0.1
+    assert not any(torch.isnan(made.read(name)).any() for name in SHAPES)
+
+
+def test_streams_are_independent() -> None:
+    made = synthetic({}, {f"{index}.weight": (256, 64) for index in range(8)}, 0)
+    rows = np.stack([made.read(f"{i}.weight").float().numpy().reshape(-1) for i in range(8)])
+    correlations = np.corrcoef(rows) - np.eye(8)
+    assert np.abs(correlations).max() < 0.04  # 5 sigma of 16,384 draws
+    lagged = [np.corrcoef(rows[0][:-lag], rows[0][lag:])[0, 1] for lag in range(1, 9)]
+    assert np.abs(lagged).max() < 0.04
+
+
+def test_facts() -> None:
+    made = synthetic({"model_type": "llama"}, SHAPES, 9, name="tiny")
+    assert (made.name, made.reader, made.path) == ("tiny", "synthetic", None)
+    assert made.source == "synthetic weights of model tiny (seed 9)"
+    assert made.config == {"model_type": "llama"}
+    assert made.tokenizer() is None
+    assert made.digest() != synthetic({}, SHAPES, 8).digest()
+    assert not synthetic({}, {}, 0).has_weights
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.A_log", "model.layers.0.scales"])
+def test_a_tensor_of_unknown_kind_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} .*synthetic weights are defined for"):
+        synthetic({}, {name: (4,)}, 0)
+
+
+def test_an_unknown_tensor_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no shape was given for tensor z\.weight"):
+        synthetic({}, SHAPES, 0).read("z.weight")
+
+
+def _key(seed: int, name: str) -> int:
+    import hashlib
+
+    digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+def _splitmix(key: int, index: int) -> int:
+    mask = (1 << 64) - 1
+    z = (key + (index + 1) * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
