@@ -116,8 +116,7 @@ def _compose_and_run(argv: Sequence[str]) -> None:
 
 def job(cfg: DictConfig) -> str:
     """One job. It never raises, but for an interrupt: a sweep's other jobs must go on."""
-    node = HydraConfig.get()
-    out_dir, overrides = Path(node.runtime.output_dir), list(node.overrides.task)
+    out_dir, overrides = Path(HydraConfig.get().runtime.output_dir), task_overrides()
     error: str | None = None
     try:
         status = _run(cfg, out_dir, overrides)
@@ -162,10 +161,16 @@ def load(cfg: DictConfig) -> Run:
     return validate({str(key): value for key, value in plain.items()}, provenance())
 
 
+def task_overrides() -> list[str]:
+    """The overrides as typed; an interpolation in one is not for us to resolve."""
+    lines = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return [str(line) for line in lines]
+
+
 def provenance() -> Provenance:
     """The task overrides and the group choices behind this job."""
-    node = HydraConfig.get()
-    choices = {k: str(v) for k, v in node.runtime.choices.items() if not k.startswith("hydra/")}
-    parsed = OverridesParser.create().parse_overrides(list(node.overrides.task))
+    chosen = HydraConfig.get().runtime.choices
+    choices = {k: str(v) for k, v in chosen.items() if not k.startswith("hydra/")}
+    parsed = OverridesParser.create().parse_overrides(task_overrides())
     lines = [(o.key_or_group.replace("/", ".").split("@")[-1], str(o.input_line)) for o in parsed]
     return Provenance(tuple(lines), choices)
