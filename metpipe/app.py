@@ -164,6 +164,7 @@ def load(cfg: DictConfig) -> Run:
 def task_overrides() -> list[str]:
     """The overrides as typed; an interpolation in one is not for us to resolve."""
     lines = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    assert isinstance(lines, list)
     return [str(line) for line in lines]
 
 

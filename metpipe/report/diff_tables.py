@@ -87,11 +87,12 @@ def _names(diff: DiffSection) -> list[str]:
 def _result(found: Sequence[Comparison], *, is_repeat: bool) -> Text:
     if not found:
         return Text("reference", style="dim")
-    if all(comparison.equal for comparison in found):
+    differing = [comparison for comparison in found if not comparison.equal]
+    if not differing:
         return Text("repeats" if is_repeat else "equal", style="green")
     if is_repeat:
         return Text("DOES NOT REPEAT", style="bold red")
-    if all(comparison.expect == "report" for comparison in found):
+    if all(comparison.expect == "report" for comparison in differing):
         return Text("differs, not judged", style="yellow")
     return Text("DIFFERS", style="bold red")
 
