@@ -178,9 +178,12 @@ class CircuitBuilder:
         )
 
     def _add_node(self, text: NodeText, block: _OpenBlock) -> None:
-        if text.when is not None and not holds(text.when, self._shape.dims, text.where):
-            self._pass_through(text, block)
-            return
+        if text.when is not None:
+            self._check_identity(text, block)
+            if not holds(text.when, self._shape.dims, text.where):
+                passed = block.edge_id(text.inputs[0], text.where)
+                block.name_edge(text.outputs[0].edge, passed, text.where)
+                return
         inputs = tuple(block.edge_id(local, text.where) for local in text.inputs)
         index = len(self._nodes)
         for edge_id in dict.fromkeys(inputs):
@@ -188,8 +191,8 @@ class CircuitBuilder:
         outputs = tuple(self._add_edge(out, index, text, block) for out in text.outputs)
         self._nodes.append(self._node(text, block, inputs, outputs))
 
-    def _pass_through(self, text: NodeText, block: _OpenBlock) -> None:
-        """An absent node is the identity: its output's name becomes its input edge."""
+    def _check_identity(self, text: NodeText, block: _OpenBlock) -> None:
+        """A node with a switch, left out, is the identity: its output is its input edge."""
         if len(text.inputs) != 1 or len(text.outputs) != 1:
             raise BadCircuit(
                 f"{text.where}: a node with `when` must read one edge and write one, since it is "
@@ -202,7 +205,6 @@ class CircuitBuilder:
                 f"{text.where}: left out, it would turn {edge.id} ({edge.rows} x {edge.dim} "
                 f"{edge.format}) into {out.rows.text} x {dim} {out.format}"
             )
-        block.name_edge(out.edge, edge.id, text.where)
 
     def _add_edge(self, out: OutText, producer: int, text: NodeText, block: _OpenBlock) -> str:
         edge_id = f"{block.place.prefix}.{out.edge}"

@@ -17,6 +17,7 @@ from metpipe.circuit.description import (
 from metpipe.circuit.dims import Expr, parse_expr
 from metpipe.circuit.errors import BadCircuit
 from metpipe.circuit.strict import Table, read_toml
+from metpipe.circuit.vocabulary import LAYER_KINDS
 
 __all__ = ["included_libraries", "parse_circuit"]
 
@@ -37,7 +38,7 @@ def parse_circuit(text: str, source: str, libraries: Mapping[str, str]) -> Descr
         _schema(root)
         blocks = _library_blocks(root, libraries)
         _merge(blocks, root)
-        return Description(
+        description = Description(
             arch=root.text("arch"),
             source=source,
             description=root.text("description"),
@@ -52,6 +53,16 @@ def parse_circuit(text: str, source: str, libraries: Mapping[str, str]) -> Descr
             draft_when=root.optional_text("draft_when"),
             draft_variant=_lists(root.table("draft_variant")),
         )
+    _check_used(description, root)
+    return description
+
+
+def _check_used(description: Description, root: Table) -> None:
+    """A block of the architecture's own file that stands nowhere is a mistake."""
+    used = description.blocks_used()
+    for name in root.table("block").raw:
+        if name not in used:
+            raise root.fail(f"the block {name} is used nowhere")
 
 
 def _schema(root: Table) -> None:
@@ -185,19 +196,26 @@ def _layout(root: Table) -> LayoutText:
         return LayoutText(
             kind=kind,
             period=period,
-            blocks=_lists(table.table("blocks")),
-            when={switch: _lists(kinds) for switch, kinds in table.subtables("when").items()},
+            blocks=_kinds(table.table("blocks")),
+            when={switch: _kinds(kinds) for switch, kinds in table.subtables("when").items()},
             prefix=_prefix(table) if table.has("prefix") else None,
         )
 
 
 def _prefix(layout: Table) -> PrefixText:
     with layout.table("prefix") as table:
-        return PrefixText(table.text("count"), _lists(table.table("blocks")))
+        return PrefixText(table.text("count"), _kinds(table.table("blocks")))
 
 
 def _lists(table: Table) -> dict[str, tuple[str, ...]]:
     return {key: table.texts(key) for key in table.raw}
+
+
+def _kinds(table: Table) -> dict[str, tuple[str, ...]]:
+    for kind in table.raw:
+        if kind not in LAYER_KINDS:
+            raise table.fail(f"no layer kind {kind!r}; there are {', '.join(sorted(LAYER_KINDS))}")
+    return _lists(table)
 
 
 def _exprs(texts: tuple[str, ...], where: str) -> tuple[Expr, ...]:

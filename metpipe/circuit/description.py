@@ -129,3 +129,16 @@ class Description:
     draft_module: str | None = None
     draft_when: str | None = None
     draft_variant: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def blocks_used(self) -> frozenset[str]:
+        """Every block name that a layout or a list mentions."""
+        layout = self.layout
+        kinds = [layout.blocks, *layout.when.values()]
+        if layout.prefix is not None:
+            kinds.append(layout.prefix.blocks)
+        drafts = [self.draft, *self.draft_variant.values()]
+        return frozenset(
+            [name for blocks in kinds for names in blocks.values() for name in names]
+            + [entry.partition("@")[0] for entries in drafts for entry in entries]
+            + [*self.prologue, *self.epilogue]
+        )

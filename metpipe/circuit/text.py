@@ -52,5 +52,5 @@ def _group_line(plan: Plan, group: Group) -> str:
     repeat = "" if group.rule.repeat == "once" else f" x {group.rule.repeat}"
     return (
         f"{group.index:4} {nodes[0].block} [{locals_}] {kernels}{repeat} "
-        f"{group.rule.numerics.text} rule={group.rule.id} fuses={{{fused}}} writes={{{writes}}}"
+        f"{group.rule.numerics.kind} rule={group.rule.id} fuses={{{fused}}} writes={{{writes}}}"
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from metpipe.circuit import Circuit, Cycle, Element, Plan, Rule, Select
 from metpipe.circuit.wiring import predecessors
 
-from .toy import IDENTICAL, Toy, plan, rule
+from .toy import IDENTICAL, Toy, patiently, plan, rule
 
 OPS = ("rms_norm", "linear", "relu2", "residual_add")
 ONES = [rule(op, [op]) for op in ("embed", *OPS)]
@@ -74,6 +74,7 @@ def fused(circuit: Circuit, found: list[Rule], **situation: object) -> Plan | No
         return None
 
 
+@patiently
 @given(circuits(), rules())
 def test_each_node_is_in_exactly_one_group(circuit: Circuit, found: list[Rule]) -> None:
     made = fused(circuit, found)
@@ -82,6 +83,7 @@ def test_each_node_is_in_exactly_one_group(circuit: Circuit, found: list[Rule]) 
         assert taken == list(range(len(circuit.nodes)))
 
 
+@patiently
 @given(circuits(), rules())
 def test_the_order_respects_data_and_state(circuit: Circuit, found: list[Rule]) -> None:
     made = fused(circuit, found)
@@ -96,6 +98,7 @@ def test_the_order_respects_data_and_state(circuit: Circuit, found: list[Rule]) 
             assert place[first.index] <= place[then.index]
 
 
+@patiently
 @given(circuits(), rules(), st.randoms())
 def test_the_file_order_of_rules_does_not_matter(
     circuit: Circuit, found: list[Rule], shuffler: object
@@ -108,6 +111,7 @@ def test_the_file_order_of_rules_does_not_matter(
         assert one.digest() == other.digest()
 
 
+@patiently
 @given(circuits(), rules())
 def test_a_fused_edge_never_leaves_its_group(circuit: Circuit, found: list[Rule]) -> None:
     made = fused(circuit, found)
@@ -122,6 +126,7 @@ def test_a_fused_edge_never_leaves_its_group(circuit: Circuit, found: list[Rule]
         }
 
 
+@patiently
 @given(circuits(), rules())
 def test_the_reference_is_one_group_a_node(circuit: Circuit, found: list[Rule]) -> None:
     made = fused(circuit, found, select=Select.reference())
@@ -130,6 +135,7 @@ def test_the_reference_is_one_group_a_node(circuit: Circuit, found: list[Rule]) 
     assert made.materialized == set(circuit.edges)
 
 
+@patiently
 @given(circuits(), rules())
 def test_groups_are_legal_without_each_other(circuit: Circuit, found: list[Rule]) -> None:
     """No path leaves a group and comes back: each could run as one launch."""

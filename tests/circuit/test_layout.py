@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from metpipe.circuit import Element, Plan, edge_rows, layout, live_ranges, tensor_bytes
 from metpipe.circuit.layout import ALIGNMENT
 
-from .toy import IDENTICAL, Toy, plan, rule
+from .toy import IDENTICAL, Toy, patiently, plan, rule
 
 ONES = [rule(op, [op]) for op in ("embed", "rms_norm", "linear", "residual_add", "final_norm")]
 
@@ -104,6 +104,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return plan(toy.circuit(), *ONES, *([fused] if draw(st.booleans()) else []))
 
 
+@patiently
 @given(plans(), st.integers(1, 70))
 def test_live_edges_never_overlap(made: Plan, rows: int) -> None:
     found, ranges = layout(made, rows), live_ranges(made)
@@ -120,6 +121,7 @@ def test_live_edges_never_overlap(made: Plan, rows: int) -> None:
                 assert ends_before or other.offset + other.bytes <= place.offset
 
 
+@patiently
 @given(plans(), st.integers(1, 70))
 def test_the_arena_holds_what_is_alive_at_once_and_no_more_than_everything(
     made: Plan, rows: int
@@ -134,6 +136,7 @@ def test_the_arena_holds_what_is_alive_at_once_and_no_more_than_everything(
     assert found.materialized == sum(place.bytes for place in found.places.values())
 
 
+@patiently
 @given(plans())
 def test_every_edge_that_a_group_touches_is_placed_while_it_runs(made: Plan) -> None:
     ranges = live_ranges(made)

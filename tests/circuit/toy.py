@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from hypothesis import settings
+
 from metpipe.circuit import (
     BlockInstance,
     Circuit,
@@ -21,6 +23,9 @@ from metpipe.circuit import (
     StateDecl,
     fuse,
 )
+
+patiently = settings(deadline=None, max_examples=60)
+"""For properties: a busy machine is no failure."""
 
 REFERENCE = Numerics("reference")
 IDENTICAL = Numerics("bit_identical", microtest="some test")
