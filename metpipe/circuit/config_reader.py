@@ -6,7 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from metpipe.circuit.config_map import ABSENT, ConfigMap, DimRule, KeyRule, ParamGroup, SizeCheck
+from metpipe.circuit.config_map import (
+    ABSENT,
+    ConfigMap,
+    DimRule,
+    KeyRule,
+    LayerSource,
+    ParamGroup,
+    SizeCheck,
+)
 from metpipe.circuit.errors import RefusedConfig
 from metpipe.circuit.template import Shape
 
@@ -19,6 +27,8 @@ def resolve_shape(config: Mapping[str, object], found: ConfigMap, source: str) -
     Raises:
         RefusedConfig: naming the key, `source`, and what to do.
     """
+    if found.nest is not None:
+        config, source = _nested(config, found, source)
     reader = _Reader(config, found, source)
     reader.classify(config, found.keys, "", reader.structural_keys())
     params = reader.params_as_text()
@@ -26,6 +36,19 @@ def resolve_shape(config: Mapping[str, object], found: ConfigMap, source: str) -
     for check in found.checks:
         reader.check(check, dims)
     return Shape(reader.layer_kinds(), dims, params)
+
+
+def _nested(
+    config: Mapping[str, object], found: ConfigMap, source: str
+) -> tuple[Mapping[str, object], str]:
+    """The inner object that holds the keys, the outer ones being classified."""
+    assert found.nest is not None
+    outer = _Reader(config, found, source)
+    outer.classify(config, found.root, "", frozenset({"model_type", found.nest}))
+    inner = config.get(found.nest)
+    if not isinstance(inner, Mapping):
+        raise outer.fail(f"the key {found.nest!r} is missing, or no object")
+    return inner, f"{source}, {found.nest}"
 
 
 @dataclass(slots=True)
@@ -45,7 +68,8 @@ class _Reader:
         """Keys that are read for dims and layers, and the model type."""
         dims = {rule.key for rule in self.map.dims.values() if rule.key}
         layers = self.map.layers
-        return frozenset(dims | {"model_type", layers.count, layers.list_key or layers.count})
+        listed = {key for one in layers.sources for key in (one.key, one.trailing) if key}
+        return frozenset(dims | listed | {"model_type", layers.count})
 
     def classify(
         self,
@@ -152,21 +176,30 @@ class _Reader:
         """The kind of each layer."""
         rule = self.map.layers
         count = self._size(rule.count, self.config.get(rule.count))
-        listed = self.config.get(rule.list_key) if rule.list_key else None
-        if listed is None:
-            return (rule.uniform,) * count
-        if not isinstance(listed, list) or len(listed) != count:
-            raise self.fail(f"{rule.list_key} must list one kind for each of the {count} layers")
-        return tuple(self._layer_kind(index, str(item)) for index, item in enumerate(listed))
+        found = [one for one in rule.sources if self.config.get(one.key) is not None]
+        if len(found) > 1:
+            raise self.fail(f"{found[0].key} and {found[1].key} both name layer kinds; remove one")
+        if found:
+            return self._listed_kinds(found[0], count)
+        if rule.uniform is None:
+            keys = " or ".join(one.key for one in rule.sources)
+            raise self.fail(f"the key {keys} is missing; it names the kind of each layer")
+        return (rule.uniform,) * count
 
-    def _layer_kind(self, index: int, name: str) -> str:
-        rule = self.map.layers
-        if name not in rule.values:
-            raise self.fail(
-                f"{rule.list_key}: layer {index} is {name!r}, and only "
-                f"{', '.join(sorted(rule.values))} is supported: {rule.why}"
-            )
-        return rule.values[name]
+    def _listed_kinds(self, source: LayerSource, count: int) -> tuple[str, ...]:
+        entries = self.config[source.key]
+        if source.trailing is not None and isinstance(entries, list | str):
+            trailing = self.config.get(source.trailing)
+            entries = entries[: len(entries) - (trailing if isinstance(trailing, int) else 0)]
+        if not isinstance(entries, list | str) or len(entries) != count:
+            raise self.fail(f"{source.key} must list one kind for each of the {count} layers")
+        for layer, entry in enumerate(entries):
+            if str(entry) not in source.values:
+                raise self.fail(
+                    f"{source.key}: layer {layer} is {entry!r}, and only "
+                    f"{', '.join(sorted(source.values))} is supported: {source.why}"
+                )
+        return tuple(source.values[str(entry)] for entry in entries)
 
     def dims(self) -> dict[str, int]:
         """Every dim of the map, in its order; later ones may be derived from earlier ones."""
@@ -180,11 +213,20 @@ class _Reader:
             return rule.const
         assert rule.key is not None, f"the dim {rule.name} has neither key nor const"
         value = self.config.get(rule.key)
+        if rule.is_presence:
+            return int(value is not None)
         if value is not None:
-            return self._switch(rule.key, value) if rule.is_switch else self._size(rule.key, value)
+            return self._stated(rule, rule.key, value)
         if rule.default is not None and rule.key not in self.config:
             return rule.default
         return self._fallen_back(rule, dims)
+
+    def _stated(self, rule: DimRule, key: str, value: object) -> int:
+        size = self._switch(key, value) if rule.is_switch else self._size(key, value)
+        if rule.allowed and size not in rule.allowed:
+            served = ", ".join(map(str, rule.allowed))
+            raise self.fail(f"{key} = {size}, and only {served} is supported")
+        return size
 
     def _fallen_back(self, rule: DimRule, dims: Mapping[str, int]) -> int:
         if rule.or_dim is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from metpipe.circuit.circuit_toml import included_libraries, parse_circuit
 from metpipe.circuit.config_map import ConfigMap
+from metpipe.circuit.config_map_toml import parse_config_map
 from metpipe.circuit.config_reader import resolve_shape
 from metpipe.circuit.description import Description
 from metpipe.circuit.errors import BadCircuit, RefusedConfig
@@ -41,7 +42,7 @@ class Library:
             used = {name: blocks[name] for name in wanted if name in blocks}
             description = parse_circuit(text, source, used)
             descriptions[description.arch] = description
-        parsed = tuple(ConfigMap.parse(text, source) for source, text in maps.items())
+        parsed = tuple(parse_config_map(text, source) for source, text in maps.items())
         for config_map in parsed:
             if config_map.arch not in descriptions:
                 raise BadCircuit(f"{config_map.source}: no circuit has arch {config_map.arch!r}")

@@ -158,6 +158,12 @@ class RuleSet:
         """Every setting that some rule reads."""
         return frozenset(name for rule in self.rules.values() for name in rule.when)
 
+    @property
+    def levers(self) -> frozenset[str]:
+        """Every lever that some rule is behind."""
+        found = (rule.numerics.lever for rule in self.rules.values())
+        return frozenset(lever for lever in found if lever is not None)
+
     def of_class(self, *kinds: str) -> frozenset[str]:
         """Ids of the rules of these numerics classes."""
         return frozenset(rule.id for rule in self.rules.values() if rule.numerics.kind in kinds)

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from metpipe.circuit import BadCircuit, RefusedConfig, resolve_checkpoint
-from metpipe.circuit.config_map import ConfigMap
+from metpipe.circuit import BadCircuit, RefusedConfig, Shape, resolve_checkpoint
+from metpipe.circuit.config_map_toml import parse_config_map
 from metpipe.circuit.config_reader import resolve_shape
 from metpipe.errors import ConfigError
 
@@ -254,15 +254,94 @@ hidden = "hidden"
 )
 def test_a_map_is_read_strictly(text: str, message: str) -> None:
     with pytest.raises(BadCircuit, match=rf"toy\.config\.toml.*{message}"):
-        ConfigMap.parse(text, "toy.config.toml")
+        parse_config_map(text, "toy.config.toml")
+
+
+def shape_of(more: str, source: str = "c", **config: object) -> Shape:
+    """The shape of a config under MAP and some more lines of it."""
+    found = parse_config_map(MAP + more, "m")
+    return resolve_shape({"layers": 2, "hidden": 8, **config}, found, source)
 
 
 def test_values_can_be_renamed() -> None:
-    text = MAP + '[keys]\nact = { param = "act", values = { swish = "silu" } }'
-    shape = resolve_shape(
-        {"layers": 1, "hidden": 8, "act": "swish"}, ConfigMap.parse(text, "m"), "c"
-    )
+    shape = shape_of('[keys]\nact = { param = "act", values = { swish = "silu" } }', act="swish")
     assert shape.params == {"act": '"silu"'}
+
+
+def test_a_presence_is_a_switch() -> None:
+    more = 'latent = { key = "latent_size", present = true }'
+    assert shape_of(more, latent_size=7).dims["latent"] == 1
+    assert shape_of(more, latent_size=None).dims["latent"] == 0
+
+
+def test_a_size_can_be_one_of_a_few() -> None:
+    more = 'kernel = { key = "conv_kernel", allowed = [3, 4] }'
+    assert shape_of(more, conv_kernel=4).dims["kernel"] == 4
+    with pytest.raises(RefusedConfig, match="conv_kernel = 5, and only 3, 4 is supported"):
+        shape_of(more, conv_kernel=5)
+
+
+LETTERS = """
+[[layers.source]]
+key = "pattern"
+values = { M = "mamba", "*" = "full_attention" }
+why = "no mixer"
+trailing = "draft_layers"
+[[layers.source]]
+key = "ratios"
+values = { 0 = "sliding_attention", 4 = "compressed_sparse_attention" }
+why = "no compressor"
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "kinds"),
+    [
+        ({}, ("full_attention",) * 2),
+        ({"pattern": "M*"}, ("mamba", "full_attention")),
+        ({"pattern": "M*M", "draft_layers": 1}, ("mamba", "full_attention")),
+        ({"ratios": [0, 4]}, ("sliding_attention", "compressed_sparse_attention")),
+    ],
+)
+def test_layer_kinds_from_letters_and_numbers(
+    config: dict[str, object], kinds: tuple[str, ...]
+) -> None:
+    assert shape_of(LETTERS, **config).layer_kinds == kinds
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"pattern": "ME"}, "pattern: layer 1 is 'E', and only .*: no mixer"),
+        ({"pattern": "M*", "ratios": [0, 4]}, "pattern and ratios both name layer kinds"),
+        ({"ratios": [0, 4, 0]}, "ratios must list one kind for each of the 2 layers"),
+    ],
+)
+def test_layer_kinds_that_are_refused(config: dict[str, object], message: str) -> None:
+    with pytest.raises(RefusedConfig, match=message):
+        shape_of(LETTERS, **config)
+
+
+def test_without_a_uniform_kind_a_source_must_be_there() -> None:
+    found = parse_config_map(MAP.replace('uniform = "full_attention"', "") + LETTERS, "m")
+    with pytest.raises(RefusedConfig, match="the key pattern or ratios is missing"):
+        resolve_shape({"layers": 2, "hidden": 8}, found, "c")
+
+
+def test_keys_may_lie_in_an_inner_object() -> None:
+    text = MAP.replace(
+        "[layers]", 'nest = "text_config"\n[root]\nvision_config = "ignore"\n[layers]'
+    )
+    found = parse_config_map(text, "m")
+    inner = {"layers": 1, "hidden": 8}
+    config = {"model_type": "toy", "text_config": inner, "vision_config": {}}
+    assert resolve_shape(config, found, "c").dims == {"hidden": 8}
+    with pytest.raises(RefusedConfig, match="c: the key 'audio_config' is not classified"):
+        resolve_shape({**config, "audio_config": {}}, found, "c")
+    with pytest.raises(RefusedConfig, match="c, text_config: the key 'hidden' is missing"):
+        resolve_shape({**config, "text_config": {"layers": 1}}, found, "c")
+    with pytest.raises(RefusedConfig, match="the key 'text_config' is missing"):
+        resolve_shape({"model_type": "toy"}, found, "c")
 
 
 def test_every_refusal_is_a_config_error() -> None:

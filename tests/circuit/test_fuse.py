@@ -1,59 +1,31 @@
-"""What the fuser promises: one group a node, priorities, refusals, order, formats."""
+"""What the matcher takes and refuses, in which order groups run, what edges are stored as."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from metpipe.circuit import (
-    Circuit,
     Cycle,
     Element,
-    EmptySection,
     FormatConflict,
-    MissingKernel,
-    PolicyMissing,
-    RowTable,
-    Select,
-    Situation,
     Uncovered,
-    UnknownRule,
-    ZeroRows,
-    fuse,
 )
-from metpipe.errors import ConfigError
 
-from .toy import DIFFERS, IDENTICAL, Toy, groups, plan, rule, rule_set
-
-NORM, LINEAR, ACT, ADD = (
-    rule("norm", ["rms_norm"]),
-    rule("linear", ["linear"]),
-    rule("act", ["silu_mul"]),
-    rule("add", ["residual_add"]),
+from .toy import (
+    IDENTICAL,
+    LINEAR_ACT,
+    NORM_LINEAR,
+    SINGLES,
+    Toy,
+    chain,
+    groups,
+    plan,
+    rule,
 )
-SINGLES = (NORM, LINEAR, ACT, ADD, rule("embed", ["embed"]))
-NORM_LINEAR = rule("norm_linear", ["rms_norm", "linear"], numerics=IDENTICAL, priority=100)
-LINEAR_ACT = rule("linear_act", ["linear", "silu_mul"], numerics=IDENTICAL, priority=100)
 
 
-@pytest.fixture
-def chain() -> Circuit:
-    """Embed -> norm -> linear -> act -> add(x, act)."""
-    return (
-        Toy()
-        .add("embed", "embed", "", "x", weight="bf16")
-        .add("norm", "rms_norm", "x", "xn", weight="bf16")
-        .add("up", "linear", "xn", "u", role="gate_up", weight="bf16", dim=16)
-        .add("act", "silu_mul", "u", "a")
-        .add("add", "residual_add", "x a", "y")
-        .output("y")
-        .circuit()
-    )
-
-
-def test_every_node_is_in_exactly_one_group(chain: Circuit) -> None:
-    made = plan(chain, *SINGLES, NORM_LINEAR)
+def test_every_node_is_in_exactly_one_group() -> None:
+    made = plan(chain(), *SINGLES, NORM_LINEAR)
     assert sorted(node for group in made.groups for node in group.nodes) == [0, 1, 2, 3, 4]
     assert groups(made) == [
         ("embed", ["embed"]),
@@ -63,91 +35,32 @@ def test_every_node_is_in_exactly_one_group(chain: Circuit) -> None:
     ]
 
 
-def test_group_indices_are_execution_positions(chain: Circuit) -> None:
-    assert [group.index for group in plan(chain, *SINGLES).groups] == [0, 1, 2, 3, 4]
+def test_group_indices_are_execution_positions() -> None:
+    assert [group.index for group in plan(chain(), *SINGLES).groups] == [0, 1, 2, 3, 4]
 
 
-def test_higher_priority_wins_an_overlap(chain: Circuit) -> None:
+def test_higher_priority_wins_an_overlap() -> None:
     act_wins = rule("z_act", ["linear", "silu_mul"], numerics=IDENTICAL, priority=101)
-    assert plan(chain, *SINGLES, NORM_LINEAR, act_wins).rules_used() == {
+    assert plan(chain(), *SINGLES, NORM_LINEAR, act_wins).rules_used() == {
         "embed", "norm", "z_act", "add",
     }  # fmt: skip
 
 
-def test_equal_priority_goes_to_the_lower_id_whatever_the_file_order(chain: Circuit) -> None:
+def test_equal_priority_goes_to_the_lower_id_whatever_the_file_order() -> None:
     rules = [*SINGLES, NORM_LINEAR, LINEAR_ACT]
-    made, reversed_file = plan(chain, *rules), plan(chain, *reversed(rules))
+    made, reversed_file = plan(chain(), *rules), plan(chain(), *reversed(rules))
     assert "linear_act" in made.rules_used()
     assert "norm_linear" not in made.rules_used()
     assert reversed_file.digest() == made.digest()
 
 
-def test_an_absent_kernel_is_never_selected(chain: Circuit) -> None:
-    present = frozenset({"k.embed", "k.norm", "k.linear", "k.act", "k.add"})
-    made = plan(chain, *SINGLES, NORM_LINEAR, kernels=present)
-    assert made.rules_used() == {"embed", "norm", "linear", "act", "add"}
-
-
-def test_a_gap_is_uncovered_and_named(chain: Circuit) -> None:
-    with pytest.raises(Uncovered) as caught:
-        plan(chain, *SINGLES, kernels=frozenset({"k.embed", "k.norm", "k.linear", "k.add"}), rows=3)
-    message = str(caught.value)
-    assert "b0.act (silu_mul)" in message
-    assert "mode decode at 3 rows" in message
-    assert "act: its kernel k.act is absent" in message
-
-
-def test_a_missing_capability_skips_the_rule(chain: Circuit) -> None:
-    needs = rule(
-        "fast", ["rms_norm", "linear"], numerics=IDENTICAL, priority=100,
-        requires=frozenset({"amx"}),
-    )  # fmt: skip
-    assert "fast" not in plan(chain, *SINGLES, needs).rules_used()
-    assert "fast" in plan(chain, *SINGLES, needs, capabilities=frozenset({"amx"})).rules_used()
-
-
-def test_a_rule_that_differs_needs_its_own_lever(chain: Circuit) -> None:
-    lossy = rule("lossy", ["rms_norm", "linear"], numerics=DIFFERS, priority=200)
-    for levers, used in ((set(), False), ({"other"}, False), ({"fast"}, True)):
-        made = plan(chain, *SINGLES, lossy, levers=frozenset(levers))
-        assert ("lossy" in made.rules_used()) is used
-
-
-@pytest.mark.parametrize(("rows", "applies"), [(1, False), (2, True), (4, True), (5, False)])
-def test_row_ranges_include_both_ends(chain: Circuit, rows: int, applies: bool) -> None:
-    some = rule("some", ["rms_norm", "linear"], numerics=IDENTICAL, priority=100, rows=(2, 4))
-    assert ("some" in plan(chain, *SINGLES, some, rows=rows).rules_used()) is applies
-
-
-def test_a_mode_that_the_rule_does_not_name_skips_it(chain: Circuit) -> None:
-    one = rule("one", ["rms_norm", "linear"], numerics=IDENTICAL, priority=100, modes=["verify"])
-    assert "one" not in plan(chain, *SINGLES, one).rules_used()
-    assert "one" in plan(chain, *SINGLES, one, mode="verify").rules_used()
-
-
-def test_when_compares_settings(chain: Circuit) -> None:
-    tiered = rule(
-        "tiered", ["rms_norm", "linear"], numerics=IDENTICAL, priority=100,
-        when={"row_tiers": "by_rows"},
-    )  # fmt: skip
-    for value, used in (("by_rows", True), ("canonical", False)):
-        made = plan(chain, *SINGLES, tiered, settings={"row_tiers": value})
-        assert ("tiered" in made.rules_used()) is used
-
-
-def test_an_unstated_setting_is_an_error_even_of_a_rule_for_another_mode(chain: Circuit) -> None:
-    other = rule("other", ["rms_norm"], modes=["verify"], when={"row_tiers": "exact"})
-    with pytest.raises(PolicyMissing, match=r"toy\.toml, rule other: .*'row_tiers'"):
-        plan(chain, *SINGLES, other)
-
-
-def test_an_intermediate_read_outside_needs_keep(chain: Circuit) -> None:
+def test_an_intermediate_read_outside_needs_keep() -> None:
     loose = rule("embed_norm", ["embed", "rms_norm"], numerics=IDENTICAL, priority=100)
-    assert "embed_norm" not in plan(chain, *SINGLES, loose).rules_used()
+    assert "embed_norm" not in plan(chain(), *SINGLES, loose).rules_used()
     keeping = rule(
         "embed_norm", [Element("embed", keep=True), "rms_norm"], numerics=IDENTICAL, priority=100
     )
-    made = plan(chain, *SINGLES, keeping)
+    made = plan(chain(), *SINGLES, keeping)
     assert "embed_norm" in made.rules_used()
     assert "x" in made.materialized
 
@@ -165,11 +78,11 @@ def test_a_declared_output_is_read_outside() -> None:
     assert "embed_norm" not in plan(circuit, *SINGLES, loose).rules_used()
 
 
-def test_an_outside_node_between_members_refuses_the_chain(chain: Circuit) -> None:
+def test_an_outside_node_between_members_refuses_the_chain() -> None:
     around = rule(
         "around", [Element("embed", keep=True), "residual_add"], numerics=IDENTICAL, priority=100
     )
-    assert "around" not in plan(chain, *SINGLES, around).rules_used()
+    assert "around" not in plan(chain(), *SINGLES, around).rules_used()
 
 
 def test_a_state_between_members_refuses_the_chain() -> None:
@@ -237,11 +150,9 @@ def test_the_lowest_free_reader_that_fits_is_next() -> None:
     ],
     ids=lambda value: repr(value) if isinstance(value, bool) else None,
 )
-def test_an_element_fits_by_every_field_it_states(
-    chain: Circuit, element: Element, fits: bool
-) -> None:
+def test_an_element_fits_by_every_field_it_states(element: Element, fits: bool) -> None:
     special = rule("special", [element], priority=50)
-    assert ("special" in plan(chain, *SINGLES, special).rules_used()) is fits
+    assert ("special" in plan(chain(), *SINGLES, special).rules_used()) is fits
 
 
 def test_a_quantised_weight_needs_a_rule_that_names_its_format() -> None:
@@ -264,17 +175,17 @@ def test_a_quantised_edge_needs_a_rule_that_names_its_format() -> None:
     assert "reads" in plan(circuit, *SINGLES, quant, reads).rules_used()
 
 
-def test_a_rule_for_quantised_inputs_does_not_take_plain_ones(chain: Circuit) -> None:
+def test_a_rule_for_quantised_inputs_does_not_take_plain_ones() -> None:
     reads = rule("reads", [Element("linear", input="fp8/token")], priority=50)
-    assert "reads" not in plan(chain, *SINGLES, reads).rules_used()
+    assert "reads" not in plan(chain(), *SINGLES, reads).rules_used()
 
 
-def test_stored_f32_read_as_bf16_is_a_conflict(chain: Circuit) -> None:
+def test_stored_f32_read_as_bf16_is_a_conflict() -> None:
     wide = rule("wide", [Element("silu_mul", writes="f32")], priority=50)
     with pytest.raises(
         FormatConflict, match=r"rule add: b0\.add reads a as bf16, .* stored as f32"
     ):
-        plan(chain, *SINGLES, wide)
+        plan(chain(), *SINGLES, wide)
 
 
 def test_a_reader_that_names_the_stored_format_agrees() -> None:
@@ -287,37 +198,22 @@ def test_a_reader_that_names_the_stored_format_agrees() -> None:
     assert made.stored["xn"] == "f32"
 
 
-def test_holds_is_what_later_members_of_the_group_read(chain: Circuit) -> None:
+def test_holds_is_what_later_members_of_the_group_read() -> None:
     held = [Element("linear", holds="f32"), Element("silu_mul", input="f32")]
-    made = plan(chain, *SINGLES, rule("held", held, numerics=IDENTICAL, priority=100))
+    made = plan(chain(), *SINGLES, rule("held", held, numerics=IDENTICAL, priority=100))
     assert ("held", ["up", "act"]) in groups(made)
     ignored = [Element("linear", holds="f32"), "silu_mul"]
     with pytest.raises(FormatConflict):
-        plan(chain, *SINGLES, rule("ignored", ignored, numerics=IDENTICAL, priority=100))
+        plan(chain(), *SINGLES, rule("ignored", ignored, numerics=IDENTICAL, priority=100))
 
 
-def test_an_edge_is_fused_only_inside_one_group(chain: Circuit) -> None:
-    made = plan(chain, *SINGLES, LINEAR_ACT)
+def test_an_edge_is_fused_only_inside_one_group() -> None:
+    made = plan(chain(), *SINGLES, LINEAR_ACT)
     assert set(made.fused_edges()) == {"u"}
     stored = rule(
         "linear_act", [Element("linear", stored=True), "silu_mul"], numerics=IDENTICAL, priority=100
     )
-    assert "u" in plan(chain, *SINGLES, stored).materialized
-
-
-def test_zero_rows(chain: Circuit) -> None:
-    with pytest.raises(ZeroRows):
-        plan(chain, *SINGLES, rows=0)
-
-
-def test_no_draft_nodes(chain: Circuit) -> None:
-    with pytest.raises(EmptySection, match="draft"):
-        plan(chain, *SINGLES, mode="draft")
-
-
-def test_an_unknown_mode_is_named(chain: Circuit) -> None:
-    with pytest.raises(ConfigError, match="'dekode'"):
-        plan(chain, *SINGLES, mode="dekode")
+    assert "u" in plan(chain(), *SINGLES, stored).materialized
 
 
 def test_groups_that_wait_for_each_other_are_a_cycle() -> None:
@@ -371,35 +267,6 @@ def test_a_cache_write_runs_before_a_later_read_of_the_cache() -> None:
     assert order == ["embed", "late", "paged_attention"]
 
 
-def test_reference_filters_by_class_and_not_by_kernel(chain: Circuit) -> None:
-    """A reference rule stays, even where a bit-identical one names the same kernel."""
-    same_kernel = rule("same", ["rms_norm", "linear"], "k.norm", numerics=IDENTICAL, priority=100)
-    made = plan(chain, *SINGLES, same_kernel, select=Select.reference())
-    assert made.rules_used() == {"embed", "norm", "linear", "act", "add"}
-
-
-def test_only_admits_the_reference_rules_and_the_named_ones(chain: Circuit) -> None:
-    made = plan(chain, *SINGLES, NORM_LINEAR, LINEAR_ACT, select=Select.only(["norm_linear"]))
-    assert made.rules_used() == {"embed", "norm_linear", "act", "add"}
-
-
-def test_without_leaves_the_named_rules_out(chain: Circuit) -> None:
-    made = plan(chain, *SINGLES, NORM_LINEAR, LINEAR_ACT, select=Select.without(["linear_act"]))
-    assert "norm_linear" in made.rules_used()
-
-
-@pytest.mark.parametrize("select", [Select.only(["typo"]), Select.without(["typo"])])
-def test_a_selection_of_an_unknown_rule_names_it(chain: Circuit, select: Select) -> None:
-    with pytest.raises(UnknownRule, match=r"'typo' in toy\.toml; its rules are act, add"):
-        plan(chain, *SINGLES, select=select)
-
-
-def test_a_selected_rule_without_its_kernel_is_an_error(chain: Circuit) -> None:
-    present = frozenset(f"k.{name}" for name in ("embed", "norm", "linear", "act", "add"))
-    with pytest.raises(MissingKernel, match=r"'norm_linear'.*'k\.norm_linear'"):
-        plan(chain, *SINGLES, NORM_LINEAR, kernels=present, select=Select.only(["norm_linear"]))
-
-
 def test_the_head_of_a_prefill_is_not_fused_with_the_body() -> None:
     toy = Toy().add("embed", "embed", "", "x", weight="bf16")
     circuit = toy.add("norm", "final_norm", "x", "y", rows="s", weight="bf16").output("y").circuit()
@@ -416,60 +283,9 @@ def test_the_head_of_a_prefill_is_not_fused_with_the_body() -> None:
             assert ("both" in made.rules_used()) is fused, (mode, rows)
 
 
-def test_a_row_range_is_held_against_the_rows_of_the_node() -> None:
-    """The head of a prefill runs over one row, whatever the length of the prompt."""
-    toy = Toy().add("embed", "embed", "", "x", weight="bf16")
-    circuit = toy.add("norm", "final_norm", "x", "y", rows="s", weight="bf16").output("y").circuit()
-    one_row, many_rows = (
-        rule("one", ["final_norm"], rows=(1, 1)),
-        rule("many", ["final_norm"], rows=(2, 99)),
-    )
-    made = plan(circuit, *SINGLES, one_row, many_rows, mode="prefill", rows=64)
-    assert made.rules_used() == {"embed", "one"}
-    assert plan(circuit, *SINGLES, one_row, many_rows, mode="multi_seq", rows=64).rules_used() == {
-        "embed", "many",
-    }  # fmt: skip
-
-
 def test_rows_per_expert_choice_share_the_token_rows() -> None:
     toy = Toy().add("embed", "embed", "", "x", weight="bf16")
     toy.add("wide", "linear", "x", "u", role="o", rows="n*top_k", weight="bf16")
     circuit = toy.add("act", "relu2", "u", "y", rows="n").output("y").circuit()
     fused = rule("fused", ["linear", "relu2"], numerics=IDENTICAL, priority=100)
     assert "fused" in plan(circuit, *SINGLES, fused, mode="prefill", rows=4).rules_used()
-
-
-@pytest.mark.parametrize(
-    ("repeat", "rows", "launches"),
-    [("once", 96, 1), ("per_row", 96, 96), ("per_row_but_last", 96, 95), ("chunk64", 96, 2),
-     ("chunk64", 64, 1), ("chunk64", 65, 2)],
-)  # fmt: skip
-def test_repeats_multiply_launches(chain: Circuit, repeat: str, rows: int, launches: int) -> None:
-    repeated = rule("repeated", ["silu_mul"], priority=50, repeat=repeat)
-    base = plan(chain, *SINGLES, rows=rows).launches(rows)
-    assert plan(chain, *SINGLES, repeated, rows=rows).launches(rows) == base - 1 + launches
-
-
-def test_a_group_without_kernels_launches_nothing_and_copies(chain: Circuit) -> None:
-    copied = replace(rule("copied", ["embed"], priority=50, copies="once"), kernels=())
-    made = plan(chain, *SINGLES, copied)
-    assert (made.launches(1), made.copies(1)) == (4, 1)
-
-
-def test_launches_of_a_one_row_head_do_not_follow_the_prompt() -> None:
-    toy = Toy().add("embed", "embed", "", "x", weight="bf16")
-    circuit = toy.add("norm", "final_norm", "x", "y", rows="s", weight="bf16").output("y").circuit()
-    per_row = rule("per_row", ["final_norm"], repeat="per_row")
-    made = plan(circuit, *SINGLES, per_row, mode="prefill", rows=64)
-    assert made.launches(64) == 2
-
-
-def test_a_row_table_is_only_for_batched_verify(chain: Circuit) -> None:
-    with pytest.raises(ConfigError, match="only verify_batch"):
-        plan(chain, *SINGLES, table=RowTable.parse("2x1"), rows=2)
-
-
-def test_fusing_leaves_circuit_and_rules_alone(chain: Circuit) -> None:
-    found = rule_set(*SINGLES)
-    situation = Situation("decode", 1, frozenset(f"k.{entry.id}" for entry in SINGLES))
-    assert fuse(chain, found, situation).digest() == fuse(chain, found, situation).digest()

@@ -327,7 +327,7 @@ def replaced(old: str, new: str, text: str = HYBRID) -> str:
         (replaced('include = ["parts"]', 'include = ["bits"]'), "no blocks/bits.toml"),
         (HYBRID + "[block.ffn]", r"block ffn: the block is defined in blocks/parts\.toml"),
         (HYBRID + "[block.spare]", "the block spare is used nowhere"),
-        (replaced('prologue = ["embed"]', 'prologue = ["embed", "embedding"]'), "no block is named 'embed"),
+        (replaced('prologue = ["embed"]', 'prologue = ["embed", "no"]'), "no block is named 'no'"),
         (replaced('kind = "interval"', 'kind = "random"'), "'random' is not one of"),
         (replaced("period = 2\n", ""), "'period' is missing"),
         (replaced('"n x hidden"', '"n, hidden"'), "must be written `rows x dim`"),

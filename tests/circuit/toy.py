@@ -171,3 +171,30 @@ def groups(made: Plan) -> list[tuple[str, list[str]]]:
         (group.rule.id, [made.circuit.nodes[index].local for index in group.nodes])
         for group in made.groups
     ]
+
+
+SINGLES = (
+    rule("embed", ["embed"]),
+    rule("norm", ["rms_norm"]),
+    rule("linear", ["linear"]),
+    rule("act", ["silu_mul"]),
+    rule("add", ["residual_add"]),
+)
+"""A reference rule for each op of the chain."""
+
+NORM_LINEAR = rule("norm_linear", ["rms_norm", "linear"], numerics=IDENTICAL, priority=100)
+LINEAR_ACT = rule("linear_act", ["linear", "silu_mul"], numerics=IDENTICAL, priority=100)
+
+
+def chain() -> Circuit:
+    """Embed -> norm -> linear -> act -> add(x, act)."""
+    return (
+        Toy()
+        .add("embed", "embed", "", "x", weight="bf16")
+        .add("norm", "rms_norm", "x", "xn", weight="bf16")
+        .add("up", "linear", "xn", "u", role="gate_up", weight="bf16", dim=16)
+        .add("act", "silu_mul", "u", "a")
+        .add("add", "residual_add", "x a", "y")
+        .output("y")
+        .circuit()
+    )

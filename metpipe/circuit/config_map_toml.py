@@ -1,0 +1,166 @@
+"""Reads `<arch>.config.toml`, schema 1."""
+
+from __future__ import annotations
+
+from metpipe.circuit.config_map import (
+    ABSENT,
+    ConfigMap,
+    DimRule,
+    GroupKind,
+    KeyRule,
+    LayerRule,
+    LayerSource,
+    ParamGroup,
+    SizeCheck,
+)
+from metpipe.circuit.errors import BadCircuit
+from metpipe.circuit.strict import Table, read_toml
+
+__all__ = ["parse_config_map"]
+
+
+def parse_config_map(text: str, source: str) -> ConfigMap:
+    """Read a map; `source` names its file.
+
+    Raises:
+        BadCircuit: a key of the file is unknown, missing or of another type.
+    """
+    with read_toml(text, source, BadCircuit) as root:
+        if root.integer("schema") != 1:
+            raise root.fail("only schema 1 is known")
+        return ConfigMap(
+            source=source,
+            arch=root.text("arch"),
+            model_types=root.texts("model_types"),
+            nest=root.optional_text("nest"),
+            root=_keys(root.table("root")),
+            layers=_layers(root),
+            dims=_dims(root.table("dims")),
+            keys=_keys(root.table("keys")),
+            groups={name: _group(name, t) for name, t in root.subtables("group").items()},
+            checks=tuple(_check(table) for table in root.tables("check")),
+            variants={name: _variant(t) for name, t in root.subtables("variant").items()},
+        )
+
+
+def _layers(root: Table) -> LayerRule:
+    with root.table("layers") as table:
+        return LayerRule(
+            count=table.text("count"),
+            uniform=table.optional_text("uniform"),
+            sources=tuple(_layer_source(source) for source in table.tables("source")),
+        )
+
+
+def _layer_source(table: Table) -> LayerSource:
+    with table:
+        return LayerSource(
+            key=table.text("key"),
+            values=table.text_map("values"),
+            why=table.text("why"),
+            trailing=table.optional_text("trailing"),
+        )
+
+
+def _variant(table: Table) -> tuple[dict[str, DimRule], dict[str, KeyRule]]:
+    with table:
+        return _dims(table.table("dims")), _keys(table.table("keys"))
+
+
+def _dims(table: Table) -> dict[str, DimRule]:
+    return {name: _dim(name, table) for name in table.raw}
+
+
+def _dim(name: str, dims: Table) -> DimRule:
+    if isinstance(dims.value(name), str):
+        return DimRule(name, dims.text(name))
+    with dims.table(name) as table:
+        or_div = table.texts("or_div", ())
+        if len(or_div) not in (0, 2):
+            raise table.fail("or_div must name two dims")
+        return DimRule(
+            name=name,
+            key=table.optional_text("key"),
+            is_switch=table.boolean("bool", False),
+            is_presence=table.boolean("present", False),
+            allowed=_sizes(table),
+            const=table.integer("const") if table.has("const") else None,
+            default=table.integer("default") if table.has("default") else None,
+            or_dim=table.optional_text("or_dim"),
+            or_div=(or_div[0], or_div[1]) if or_div else None,
+        )
+
+
+def _sizes(table: Table) -> tuple[int, ...]:
+    value = table.value("allowed", [])
+    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+        raise table.fail(f"allowed must be a list of numbers, it is {value!r}")
+    return tuple(value)
+
+
+def _keys(table: Table) -> dict[str, KeyRule]:
+    rules = {name: _key(name, table) for name in table.raw if not _is_alias(table, name)}
+    for name in table.raw:
+        if _is_alias(table, name):
+            with table.table(name) as alias:
+                like = alias.text("like")
+                if like not in rules:
+                    raise alias.fail(f"there is no key {like!r} to be like")
+                rules[name] = rules[like]
+    return rules
+
+
+def _is_alias(table: Table, name: str) -> bool:
+    value = table.value(name)
+    return isinstance(value, dict) and "like" in value
+
+
+def _key(name: str, keys: Table) -> KeyRule:
+    raw = keys.value(name)
+    if raw == "ignore":
+        return KeyRule("ignore")
+    if raw == "param":
+        return KeyRule("param", param=name)
+    with keys.table(name) as table:
+        default = table.value("default", ABSENT)
+        if table.has("ignore"):
+            return KeyRule("ignore", why=table.text("ignore"))
+        if table.has("refuse"):
+            return KeyRule("refuse", why=table.text("refuse"), default=default)
+        if table.has("param"):
+            values = table.table("values").raw
+            return KeyRule("param", param=table.text("param"), default=default, values=values)
+        if table.has("object"):
+            return KeyRule("object", inner=_keys(table.table("object")))
+        required = table.value("require")
+        listed = tuple(required) if isinstance(required, list) else (required,)
+        return KeyRule("require", why=table.text("why"), required=listed, default=default)
+
+
+def _group(name: str, table: Table) -> ParamGroup:
+    with table:
+        return ParamGroup(
+            name=name,
+            selector=table.text("selector"),
+            always=table.texts("always"),
+            defaults=table.table("defaults").raw,
+            kinds={kind: _group_kind(inner) for kind, inner in table.subtables("kinds").items()},
+            why=table.text("why"),
+        )
+
+
+def _group_kind(table: Table) -> GroupKind:
+    with table:
+        return GroupKind(
+            required=table.texts("required", ()),
+            optional=table.texts("optional", ()),
+            fallback=table.text_map("fallback"),
+        )
+
+
+def _check(table: Table) -> SizeCheck:
+    with table:
+        multiple = table.value("multiple_of")
+        if not isinstance(multiple, str | int):
+            raise table.fail("multiple_of must be a dim or a number")
+        return SizeCheck(table.text("dim"), multiple, table.text("why"))
