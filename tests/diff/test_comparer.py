@@ -9,6 +9,7 @@ from metpipe.diff.bytewise import NothingComparedError
 from metpipe.diff.comparer import Comparer
 from metpipe.diff.comparison import Comparison
 from metpipe.diff.digest import logits_digest, row_digests
+from metpipe.diff.severity import Severity
 
 
 def bf16(*values: float) -> torch.Tensor:
@@ -33,6 +34,7 @@ def test_stated_example() -> None:
     assert found.prefill_first_diff == 2
     assert (found.steps, found.mismatched_steps, found.first_mismatch) == (3, 2, 1)
     assert found.max_mismatched_bytes == 2
+    assert found.severity == Severity(6, 4, 0, max_abs=0.5, max_ulp=32, argmax_flips=0)
     assert [d.first_byte for d in found.differences] == [2, 0]
     assert found.sentence == ("circuit: prefill equal false, 2 of 3 steps differ (first at 1)")
 
@@ -43,7 +45,7 @@ def test_equal_runs() -> None:
     assert found.prefill_equal
     assert (found.mismatched_steps, found.first_mismatch) == (0, None)
     assert (found.max_mismatched_bytes, found.prefill_first_diff) == (0, None)
-    assert found.severity is None
+    assert (found.severity, found.num_states, found.state_diff) == (None, 0, ())
     assert (found.argmax_flips, found.top1_agreement) == (0, 1.0)
     assert found.sentence == "circuit: prefill equal true, 0 of 3 steps differ"
 
@@ -77,6 +79,14 @@ def test_a_dtype_change_is_a_difference_that_says_so() -> None:
     assert found.differences[0].severity is None
     assert found.top1_agreement is None
     assert found.sentence.endswith("; dtype is float32, the reference's is bfloat16")
+
+
+def test_a_missing_row_is_a_difference_without_severity() -> None:
+    base = torch.stack([bf16(1, 2), bf16(3, 1)])
+    found = compare([base.clone(), base[:1].clone()], [base, base])
+    assert found.differences[0].rows == (0, 1)
+    assert found.severity is None
+    assert found.sentence.endswith("; shape is [1, 2], the reference's is [2, 2]")
 
 
 def test_steps_come_in_order_and_once() -> None:

@@ -59,8 +59,14 @@ def test_the_forwards_own_difference_is_no_leak() -> None:
 
 
 def test_a_changed_step_that_was_not_compared_is_refused() -> None:
-    with pytest.raises(ValueError, match="changed step 8 is not one of 8"):
-        judge_detection(found(), changed_step=8)
+    for step in (8, -1):
+        with pytest.raises(ValueError, match=f"changed step {step} is not one of 8"):
+            judge_detection(found(), changed_step=step)
+
+
+def test_the_first_step_can_be_the_changed_one() -> None:
+    assert judge_detection(found((0, 0)), changed_step=0).verdict == "ok"
+    assert judge_detection(found((None, 0), (0, 0)), changed_step=0).verdict == "early"
 
 
 def test_repeat_control() -> None:
