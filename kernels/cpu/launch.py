@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from .jit import KERNEL_SIGNATURE, device
 from .memory import load_i64
 
-__all__ = ["Launch", "bind", "chain", "threads_for"]
+__all__ = ["HEADER", "Launch", "bind", "call_body", "chain", "threads_for"]
 
 PARALLEL_BYTES = 256 * 1024
 """Below this much data to read, waking a second thread costs more than it brings."""
@@ -30,7 +30,7 @@ _addresses: dict[int, int] = {}
 
 
 @intrinsic
-def _call(typing: Any, body: types.Type, a: types.Type, b: types.Type, c: types.Type) -> Any:
+def call_body(typing: Any, body: types.Type, a: types.Type, b: types.Type, c: types.Type) -> Any:
     """Calls the kernel body at a machine address."""
     word = ir.IntType(64)
 
@@ -49,10 +49,10 @@ def _play(table, count):
         arguments = load_i64(table, 3 * i + 1)
         chunks = load_i64(table, 3 * i + 2)
         if chunks == 1:
-            _call(body, arguments, 0, 1)
+            call_body(body, arguments, 0, 1)
         else:
             for chunk in prange(chunks):
-                _call(body, arguments, chunk, chunks)
+                call_body(body, arguments, chunk, chunks)
 
 
 class Launch:
@@ -67,6 +67,11 @@ class Launch:
 
     def __call__(self) -> None:
         _play(self._address, self._count)
+
+    @property
+    def header(self) -> array[int]:
+        """Body, arguments and chunks of each launch, as `team` plays them."""
+        return self._table[: HEADER * self._count]
 
 
 def threads_for(data_bytes: int) -> int:

@@ -32,9 +32,11 @@ class PlanFacts:
 class BoundStep:
     """One (mode, rows) ready to launch, and where its logits [sequences, V] will lie."""
 
-    launches: tuple[Launch, ...]
+    run: Launch
+    """the whole step"""
     logits_SV: torch.Tensor
     kernels: Mapping[str, int]
+    """kernel name -> launches of it"""
     plan: PlanFacts | None
     """None for the hand-written forward"""
 
@@ -120,8 +122,7 @@ class Forward:
         bound = self._bound.get((mode, rows))
         if bound is None:
             bound = self._bound[mode, rows] = self.runner.bind(mode, rows, sequences=1)
-        for launch in bound.launches:
-            launch()
+        bound.run()
         sequence.length += rows
         self._ran[mode, rows] += 1
         return bound.logits_SV[0]
@@ -146,7 +147,7 @@ class Forward:
             plan_digests={f"{mode} {rows}": plan.digest for (mode, rows), plan in plans.items()},
             kernel_digests={kernel: self.runner.kernel_digest(kernel) for kernel in launches},
             launches=dict(launches),
-            launches_per_step=len(decode.launches) if decode else None,
+            launches_per_step=sum(decode.kernels.values()) if decode else None,
             rules=tuple(sorted({rule for plan in plans.values() for rule in plan.rules})),
             coverage=tuple(
                 Coverage(mode, rows, plan.groups, plan.bit_identical)

@@ -20,7 +20,7 @@ DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "i32": torch.int32}
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One (mode, rows): every host decision is made; `run` only launches."""
+    """One (mode, rows): every host decision is made; only the launches are left."""
 
     plan: Plan
     rows: int

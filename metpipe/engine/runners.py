@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from metpipe.circuit import Plan, RuleSet, Situation, edge_rows, fuse, layout, row_buckets
 from metpipe.engine.forward import BoundStep, PlanFacts
 from metpipe.engine.kernel_arguments import ArgumentSources
+from metpipe.engine.kernel_set import KernelSet
 from metpipe.engine.legacy.dense import DenseLegacy, DenseShape
 from metpipe.engine.program import Launch, arena_views, compile_program
 from metpipe.errors import ConfigError
@@ -53,7 +54,7 @@ class LegacyRunner:
         self._launched.clear()
         launches, logits_SV = self._legacy.bind(rows, sequences)
         counts = {name: self._launched.count(name) for name in dict.fromkeys(self._launched)}
-        return BoundStep(launches, logits_SV, counts, plan=None)
+        return BoundStep(in_one_launch(self._kernels, launches), logits_SV, counts, plan=None)
 
     def kernel_digest(self, kernel: str) -> str:
         """The built-in set's digest of a kernel."""
@@ -72,7 +73,9 @@ class CircuitRunner:
         self._select = select
         self._rules, self._functions = _rules_and_kernels(model, select)
         self._plans: dict[tuple[str, int], Plan] = {}
-        self._arena = model.allocator.take("arena", select.name, (self._arena_bytes(),), torch.uint8)
+        self._arena = model.allocator.take(
+            "arena", select.name, (self._arena_bytes(),), torch.uint8
+        )
 
     def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
         """The program of the plan that covers (mode, rows)."""
@@ -90,8 +93,8 @@ class CircuitRunner:
             rows_of=lambda edge_id: edge_rows(plan, model.circuit.edges[edge_id], rows),
         )
         program = compile_program(plan, rows, sources, self._functions)
-        logits = program.outputs["logits"]
-        return BoundStep(program.launches, logits, program.kernels, _facts(plan))
+        run = in_one_launch(model.kernels, program.launches)
+        return BoundStep(run, program.outputs["logits"], program.kernels, _facts(plan))
 
     def plan(self, mode: str, rows: int) -> Plan:
         """The plan of the row bucket that holds `rows`; exact for every row count inside."""
@@ -125,6 +128,19 @@ class CircuitRunner:
         """The widest program's arena: one-row decode, and the widest prefill."""
         runs = (("decode", 1), ("prefill", self._model.sizes.max_rows))
         return max(layout(self.plan(mode, rows), rows).total for mode, rows in runs)
+
+
+def in_one_launch(kernels: KernelSet, launches: tuple[Launch, ...]) -> Launch:
+    """The step as one call: by the set's own `team.together` if it has one, else one by one."""
+    together = kernels.functions.get("team.together")
+    if together is not None:
+        return cast("Launch", together(launches))
+
+    def run() -> None:
+        for launch in launches:
+            launch()
+
+    return run
 
 
 def _facts(plan: Plan) -> PlanFacts:
