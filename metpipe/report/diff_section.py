@@ -201,16 +201,25 @@ class OracleRow(Record):
     max_abs_difference: float | None
     tolerance: float
     noise: float | None = Field(
-        default=None, description="of the implementation's own bf16 forward against its fp32 one"
+        description="max |difference| of the implementation's own bf16 forward from its fp32 one"
     )
-    clear: int = Field(default=0, description="positions whose top-1 leads by over 2 tolerances")
-    clear_flips: int = Field(default=0, description="of these, positions with another top-1")
+    rms_difference: float | None = Field(description="over all positions and logits")
+    rms_tolerance: float
+    clear: int = Field(description="positions whose top-1 leads by more than two tolerances")
+    clear_flips: int = Field(description="of these, positions with another top-1")
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is a number within the tolerance, and no clear top-1 differs."""
-        near = self.max_abs_difference is not None and self.max_abs_difference <= self.tolerance
-        return near and self.clear_flips == 0
+        """Whether both differences are numbers within their tolerance; no clear top-1 differs."""
+        return (
+            _within(self.max_abs_difference, self.tolerance)
+            and _within(self.rms_difference, self.rms_tolerance)
+            and self.clear_flips == 0
+        )
+
+
+def _within(difference: float | None, tolerance: float) -> bool:
+    return difference is not None and difference <= tolerance
 
 
 class OracleSection(Record):

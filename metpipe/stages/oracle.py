@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ from metpipe.oracle import (
     require_oracle,
     transformers_version,
 )
-from metpipe.oracle.judgement import FACTOR
+from metpipe.oracle.judgement import MAX_FACTOR, RMS_FACTOR
 from metpipe.pipeline import StageContext
 from metpipe.report.diff_section import OracleRow, OracleSection
 from metpipe.stages.live import live_of
@@ -42,33 +42,47 @@ def run_oracle(context: StageContext) -> Mapping[str, object]:
         ConfigError: the library is missing or can't read the checkpoint; too little memory.
     """
     require_oracle()
-    checkpoint, reference = live_of(context).checkpoint(), context.inputs["reference"]
+    reference = context.inputs["reference"]
     traces = read_traces(reference)
     kept = {i: trace for i, trace in enumerate(traces) if logits_path(reference, i).exists()}
-    scratch = context.out / "scratch"
-    scratch.mkdir()
-    try:
-        with quiet():
-            files = files_for_transformers(checkpoint, scratch / "checkpoint")
-            check_free_memory(checkpoint)
-            outside = OutsideModel.open(files, checkpoint.config)
-            judged = dict(_judge(outside, kept, reference, scratch, context))
-    finally:
-        shutil.rmtree(scratch)
-    rows = tuple(_row(trace, judged[i]) for i, trace in enumerate(traces) if i in judged)
+    judged = _judged(kept, context) if kept else _Judged("none", (), {})
+    rows = tuple(_row(traces[index], found) for index, found in judged.prompts.items())
     section = OracleSection(
         name="transformers",
         version=transformers_version(),
-        reader=files.reader,
+        reader=judged.reader,
         prompts=rows,
         passed=bool(rows) and all(row.passed for row in rows),
-        sentence="; ".join(_sentences(rows, len(traces), outside.given)),
+        sentence="; ".join(_sentences(rows, len(traces), judged.given)),
     )
     return {"oracle": section.model_dump(mode="json")}
 
 
+class _Judged(NamedTuple):
+    """What was read how, and what came of it: index in the run -> judgement."""
+
+    reader: str
+    given: tuple[str, ...]
+    prompts: Mapping[int, Judgement]
+
+
+def _judged(kept: Prompts, context: StageContext) -> _Judged:
+    """Open the checkpoint with transformers and judge the kept prompts; leaves no file behind."""
+    checkpoint, scratch = live_of(context).checkpoint(), context.out / "scratch"
+    scratch.mkdir()
+    try:
+        with quiet():
+            check_free_memory(checkpoint)
+            files = files_for_transformers(checkpoint, scratch / "checkpoint")
+            outside = OutsideModel.open(files, checkpoint.config)
+            prompts = dict(_judge(outside, kept, scratch, context))
+    finally:
+        shutil.rmtree(scratch)
+    return _Judged(files.reader, outside.given, prompts)
+
+
 def _judge(
-    outside: OutsideModel, kept: Prompts, reference: Path, scratch: Path, context: StageContext
+    outside: OutsideModel, kept: Prompts, scratch: Path, context: StageContext
 ) -> Iterator[tuple[int, Judgement]]:
     """All prompts in bf16 first, then in fp32, so that the weights are held once."""
     context.progress.total(2 * len(kept))
@@ -80,7 +94,8 @@ def _judge(
     outside.widen()
     for index, trace in kept.items():
         fp32_RV = outside.logits(_tokens(trace), len(trace.fed) + 1)
-        yield index, judge(_rows(logits_path(reference, index)), fp32_RV, _rows(noisy[index]))
+        ours = logits_path(context.inputs["reference"], index)
+        yield index, judge(_rows(ours), fp32_RV, _rows(noisy[index]))
         context.progress.advance()
 
 
@@ -102,13 +117,16 @@ def _tokens(trace: Trace) -> tuple[int, ...]:
 
 
 def _row(trace: Trace, judged: Judgement) -> OracleRow:
+    difference, noise, tolerance = judged.difference, judged.noise, judged.tolerance
     return OracleRow(
         tokens=len(trace.prompt),
         positions=judged.positions,
         top1_agreement=judged.agreements / judged.positions,
-        max_abs_difference=judged.max_abs_difference,
-        tolerance=judged.tolerance,
-        noise=judged.noise,
+        max_abs_difference=difference.max_abs if difference else None,
+        tolerance=tolerance.max_abs,
+        noise=noise.max_abs if noise else None,
+        rms_difference=difference.rms if difference else None,
+        rms_tolerance=tolerance.rms,
         clear=judged.clear,
         clear_flips=judged.clear_flips,
     )
@@ -128,8 +146,9 @@ def _sentences(rows: tuple[OracleRow, ...], prompts: int, given: tuple[str, ...]
         positions = sum(row.positions for row in rows)
         yield f"the reference is within the tolerance at all {positions} positions"
     yield (
-        f"the tolerance is {FACTOR:g} x what transformers' own bf16 forward differs from its fp32 "
-        "forward (weights rounded to bf16 in both, as the engine stores them)"
+        f"tolerated: {MAX_FACTOR:g} x the largest and {RMS_FACTOR:g} x the rms difference of "
+        "transformers' own bf16 forward from its fp32 forward (in both the weights are rounded to "
+        "bf16, as the engine stores them)"
     )
     if len(rows) < prompts:
         yield f"{prompts - len(rows)} of {prompts} prompts were past keep_logits, so not compared"
@@ -143,6 +162,7 @@ def _fault(row: OracleRow) -> str:
     if row.max_abs_difference is None:
         return "the reference's logits are not all numbers"
     return (
-        f"max |logit difference| {row.max_abs_difference:.3g} exceeds the tolerance "
-        f"{row.tolerance:.3g}; top-1 is another at {row.clear_flips} of {row.clear} clear positions"
+        f"logits differ by up to {row.max_abs_difference:.3g} (tolerated {row.tolerance:.3g}), "
+        f"rms {row.rms_difference:.3g} (tolerated {row.rms_tolerance:.3g}); top-1 is another at "
+        f"{row.clear_flips} of {row.clear} clear positions"
     )

@@ -100,11 +100,31 @@ def test_a_comparison_is_equal_only_in_all_of_its_parts(changes, equal):
     assert examples.comparison("circuit", **changes).equal is equal
 
 
-def test_an_oracle_without_a_difference_does_not_pass():
-    row = {"tokens": 3, "positions": 3, "top1_agreement": 1.0, "tolerance": 0.5}
-    assert OracleRow(**row, max_abs_difference=0.5).passed
-    assert not OracleRow(**row, max_abs_difference=0.6).passed
-    assert not OracleRow(**row, max_abs_difference=None).passed
+@pytest.mark.parametrize(
+    ("changes", "passed"),
+    [
+        ({}, True),
+        ({"max_abs_difference": 0.6}, False),
+        ({"max_abs_difference": None}, False),
+        ({"rms_difference": 0.11}, False),
+        ({"rms_difference": None}, False),
+        ({"clear_flips": 1}, False),
+    ],
+)
+def test_an_oracle_row_passes_only_within_both_tolerances(changes, passed):
+    row = {
+        "tokens": 3,
+        "positions": 3,
+        "top1_agreement": 1.0,
+        "max_abs_difference": 0.5,
+        "tolerance": 0.5,
+        "noise": 0.125,
+        "rms_difference": 0.1,
+        "rms_tolerance": 0.1,
+        "clear": 2,
+        "clear_flips": 0,
+    }
+    assert OracleRow(**row | changes).passed is passed
 
 
 def test_a_memory_record_becomes_a_section_without_its_ledger():
