@@ -35,7 +35,8 @@ def controls(diff: DiffSection) -> Table:
 
 def control_lines(diff: DiffSection) -> Iterator[tuple[str, str]]:
     """Repeats, detection controls, the self-test, then what limits the evidence."""
-    for control in (*diff.repeat, *diff.controls):
+    yield from _repeats(diff)
+    for control in diff.controls:
         yield WORDS[control.verdict], control.sentence
     yield from _self_test(diff)
     yield from _unowned(diff)
@@ -44,6 +45,17 @@ def control_lines(diff: DiffSection) -> Iterator[tuple[str, str]]:
     for sentence in diff.unexercised:
         yield ("BLIND", sentence)
     yield from _coverage(diff)
+
+
+def _repeats(diff: DiffSection) -> Iterator[tuple[str, str]]:
+    """One line for all repeats that are equal, and one for each that is not."""
+    equal = [repeat for repeat in diff.repeat if repeat.verdict == "ok"]
+    if equal:
+        names = ", ".join(dict.fromkeys(repeat.variant for repeat in equal))
+        yield "ok", f"{names}: equal to the reference in {len(equal)} of {len(diff.repeat)} runs"
+    for repeat in diff.repeat:
+        if repeat not in equal:
+            yield WORDS[repeat.verdict], repeat.sentence
 
 
 def _self_test(diff: DiffSection) -> Iterator[tuple[str, str]]:
@@ -65,8 +77,11 @@ def _unowned(diff: DiffSection) -> Iterator[tuple[str, str]]:
 
 
 def _coverage(diff: DiffSection) -> Iterator[tuple[str, str]]:
-    """A line where no rule that claims equal bits applies: there, equality says little."""
+    """A line a forward: where no rule that claims equal bits applies, equality says little."""
+    bare: dict[str, dict[str, list[str]]] = {}
     for row in diff.coverage:
         if row.bit_identical == 0:
-            where = f"{row.mode} at {row.rows} rows"
-            yield ("note", f"{row.variant}: no bit_identical rule applies to {where}")
+            bare.setdefault(row.variant, {}).setdefault(row.mode, []).append(str(row.rows))
+    for variant, modes in bare.items():
+        where = ", ".join(f"{mode} of {'/'.join(rows)} rows" for mode, rows in modes.items())
+        yield "note", f"{variant}: no bit_identical rule applies to {where}"

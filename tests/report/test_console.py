@@ -80,6 +80,14 @@ def test_each_control_is_one_line_and_a_broken_one_shouts():
     assert line_with(shown(examples.report()), "self-test").strip().startswith("ok")
 
 
+def test_repeats_that_are_equal_share_a_line_and_one_that_is_not_has_its_own():
+    odd = examples.control("legacy-repeat", "not_repeatable", sentence="prompt 3 is another")
+    diff = examples.diff(repeat=(examples.repeat(), examples.repeat(), odd))
+    lines = shown(examples.report(diff=diff))
+    assert "equal to the reference in 2 of 3 runs" in line_with(lines, "ok  legacy-repeat")
+    assert line_with(lines, "prompt 3 is another").strip().startswith("FAILED")
+
+
 def test_a_repeat_that_differs_is_not_called_a_difference_of_a_forward():
     prompt = examples.prompt(23, examples.comparison("circuit"))
     repeat = examples.comparison("legacy-repeat", mismatched_steps=1, first_mismatch=3)
