@@ -12,12 +12,10 @@ from metpipe.errors import ConfigError
 __all__ = ["check_imports"]
 
 LIBRARIES = frozenset({"torch", "numpy", "numba", "llvmlite", "triton"})
-STANDARD = frozenset(
-    (
-        *("__future__", "array", "collections", "contextlib", "dataclasses", "enum", "functools"),
-        *("itertools", "logging", "math", "operator", "struct", "types", "typing", "warnings"),
-    )
-)
+STANDARD = frozenset({
+    "__future__", "array", "collections", "contextlib", "dataclasses", "enum", "functools",
+    "itertools", "logging", "math", "operator", "platform", "struct", "types", "typing", "warnings",
+})  # fmt: skip
 
 
 def check_imports(text: str, module: str, path: Path, *, own: str, built_in: str) -> None:

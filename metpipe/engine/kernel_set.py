@@ -109,7 +109,8 @@ class KernelSet:
         return self._sources.digest(f"{self.package}.{module}", function)
 
 
-_loaded: dict[str, KernelSet] = {}
+_loaded: dict[str, tuple[str, KernelSet]] = {}
+"""package -> digest of all sources its code may be made of, and the set"""
 _texts: dict[str, dict[str, str]] = {}
 """package -> full module name -> source, of the sets that are in sys.modules now"""
 
@@ -128,20 +129,20 @@ def load_kernel_set(folder: Path, *, package: str) -> KernelSet:
     hardware = _hardware(texts["HARDWARE.toml"], folder / "HARDWARE.toml")
     files = _source_files(folder, package)
     sources = {module: _read(path) for module, path in files.items()}
-    digest = _digest({**texts, **sources})
-    known = _loaded.get(package)
-    if known is not None and (known.folder, known.digest) == (folder, digest):
+    below = {} if package == BUILT_IN else _texts.get(BUILT_IN, {})
+    digest, code = _digest({**texts, **sources}), _digest({**below, **sources})
+    known_code, known = _loaded.get(package, (None, None))
+    if known is not None and (known.folder, known.digest, known_code) == (folder, digest, code):
         return known
     for module, path in files.items():
         check_imports(sources[module], module, path, own=package, built_in=BUILT_IN)
-    below = {} if package == BUILT_IN else _texts.get(BUILT_IN, {})
-    cache_dir = _use_cache(_digest({**below, **sources}))
+    cache_dir = _use_cache(code)
     _forget(package)
     functions = _import(folder, package, files)
     _texts[package] = sources
     index = index_sources({**below, **sources})
     loaded = KernelSet(folder, package, hardware, digest, functions, texts, cache_dir, index)
-    _loaded[package] = loaded
+    _loaded[package] = (code, loaded)
     return loaded
 
 

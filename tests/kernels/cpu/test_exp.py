@@ -66,6 +66,13 @@ def test_exp_at_its_ends(exps):
     assert bool(np.isnan(exps[1](np.full(16, np.nan, np.float32))).all())
 
 
+def test_sigmoid_is_within_two_ulps(module):
+    sigmoid = module("scalar").sigmoid
+    for x in np.linspace(-80, 80, 999, dtype=np.float32):
+        exact = 1 / (1 + np.exp(-np.float64(x)))
+        assert abs(float(sigmoid(x)) - exact) <= 2 * 2.0**-23 * exact
+
+
 def test_bf16_rounding_is_to_nearest_even(cpu):
     """Every tie and both neighbours, through an add of zero: as torch rounds."""
     high = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Each fused kernel gives the bytes of the kernels that it replaces, on values that find a difference.
+"""Each fused kernel gives the bytes of the kernels it replaces, on values that show a difference.
 
 These are the microtests that the rules of FUSIONS.toml name.
 """
@@ -92,7 +92,11 @@ def test_linear_add(cpu, kind, biased):
 
 def test_linear_add_is_not_one_rounding(cpu):
     """The inner rounding shows: without it these bytes would differ, so the tests above see it."""
-    x, weight, stream = make("normal", 1, 8, 576), make("normal", 2, 96, 576), make("mixed_exponents", 3, 8, 96)
+    x, weight, stream = (
+        make("normal", 1, 8, 576),
+        make("normal", 2, 96, 576),
+        make("mixed_exponents", 3, 8, 96),
+    )
     y = guarded(8, 96)
     cpu.functions["linear.linear_add"](x=x, weight=weight, bias=None, stream=stream, y=y.tensor)()
     once = (x.double() @ weight.double().T + stream.double()).float().bfloat16()
@@ -159,7 +163,13 @@ def test_rows_that_share_a_block_are_written_in_order(cpu):
     """Padding rows own one dummy block: the last one's bytes stay, whatever the threads do."""
     cache = Cache(heads=2, kv_heads=2, head_dim=64)
     rows = 17
-    q, k, v, rope, where = cache.q(rows), cache.k(rows), cache.v(rows), cache.rope(rows), cache.where(rows)
+    q, k, v, rope, where = (
+        cache.q(rows),
+        cache.k(rows),
+        cache.v(rows),
+        cache.rope(rows),
+        cache.where(rows),
+    )
     where["block_table"][:] = where["block_table"][0].clone()
     where["positions"] = torch.full((rows,), 5, dtype=torch.int32)
     rope["positions"] = where["positions"]

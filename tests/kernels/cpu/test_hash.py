@@ -1,4 +1,4 @@
-"""The state hash: its twin's value, and a different one whenever a byte, its place or the length is."""
+"""The state hash: its twin's value, and another one for another byte, place or length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dot and the linear: right within a derived bound, and one row's bits whatever is beside it."""
+"""The linear: right within a derived bound, and one row's bits whatever is beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that find a wrong bit: what hides one is rounding, and data that is all NaN or all zero."""
+"""Values that show a wrong bit: rounding hides one, and so does data of NaN or of zeros."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _cancelling(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _huge_and_tiny(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     exponent = torch.randint(0, 2, shape, generator=seed) * 250.0 - 130.0
-    return (torch.randn(shape, generator=seed).double() * 2.0**exponent.double()).bfloat16()
+    return (torch.randn(shape, generator=seed).double() * 2.0 ** exponent.double()).bfloat16()
 
 
 def _mixed(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
@@ -86,7 +86,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class guarded:
-    """An output of NaN between two margins of NaN: `check` shows that it alone was written, whole."""
+    """An output of NaN between margins of NaN: `check` shows that it alone was written, whole."""
 
     def __init__(self, *shape: int) -> None:
         size = int(torch.tensor(shape).prod())
