@@ -95,4 +95,5 @@ def _memory_params(run: Run) -> dict[str, Any]:
 
 
 def _rule_params(run: Run) -> Mapping[str, Any]:
-    return {"rule": run.rule, "kernels": run.kernels, "device": run.device, "seed": run.seed}
+    whole = run.model_dump(mode="json")
+    return {key: whole[key] for key in ("rule", "model", "kernels", "device", "seed")}

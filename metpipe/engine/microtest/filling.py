@@ -1,0 +1,88 @@
+"""What every buffer of a tried group holds before its kernels run."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from metpipe.circuit.vocabulary import OPS
+from metpipe.engine.microtest.guarded import fill
+from metpipe.engine.microtest.memory import Memory, state_label
+from metpipe.engine.microtest.places import Place
+from metpipe.engine.microtest.step_layout import StepLayout
+from metpipe.engine.microtest.values import Role, Subject, draw
+
+__all__ = ["Start", "starting_values"]
+
+Start = dict[str, torch.Tensor]
+"""label -> contents; a label that is absent is an output: it holds marks that nobody writes."""
+
+
+class _Target(NamedTuple):
+    label: str
+    role: Role
+    number: int
+    """among those of its role"""
+
+
+def starting_values(
+    place: Place, layout: StepLayout, kind: str, seed: int, *, own: Memory, shared: Memory
+) -> Start:
+    """Values of a kind for inputs, weights and pools; what is in `shared` otherwise is kept."""
+    start = {
+        target.label: _drawn(place, kind, seed, target, {**own, **shared}[target.label].tensor)
+        for target in _targets(place)
+    }
+    for state in place.states:
+        start[state_label(state)] = _pool(place, layout, state, start[state_label(state)])
+    kept = {label: held.tensor.clone() for label, held in shared.items() if label not in start}
+    return start | kept
+
+
+def _targets(place: Place) -> Iterator[_Target]:
+    """Everything to be drawn, numbered among those of its role."""
+    applies_matrix = {node.id: OPS[node.op].weight == "matrix" for node in place.nodes}
+    numbers = dict.fromkeys(("operand", "stream", "matrix", "vector", "state"), -1)
+
+    def target(label: str, role: Role) -> _Target:
+        numbers[role] += 1
+        return _Target(label, role, numbers[role])
+
+    for edge in place.inputs:
+        readers = [node for node in place.nodes if edge in node.inputs]
+        is_operand = any(applies_matrix[node.id] for node in readers)
+        yield target(edge, "operand" if is_operand else "stream")
+    for node in place.nodes:
+        if node.binding:
+            yield target(
+                f"weight of {node.id}", "vector" if OPS[node.op].weight == "vector" else "matrix"
+            )
+        if node.has_bias:
+            yield _Target(f"bias of {node.id}", "bias", numbers["matrix"])
+    for state in place.states:
+        yield target(state_label(state), "state")
+
+
+def _drawn(
+    place: Place, kind: str, seed: int, target: _Target, tensor: torch.Tensor
+) -> torch.Tensor:
+    if tensor.dtype != torch.bfloat16:
+        return torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+    shape = (1, tensor.shape[0]) if tensor.ndim == 1 else (tensor.shape[0], tensor.shape[1])
+    beside_matrix = any(OPS[node.op].weight == "matrix" for node in place.nodes)
+    subject = Subject(target.role, shape, target.number, beside_matrix)
+    named = f"{seed} {kind} {target.label} {place.text}"
+    return draw(kind, subject, zlib.crc32(named.encode())).view(tensor.shape)
+
+
+def _pool(place: Place, layout: StepLayout, state: str, pool_TE: torch.Tensor) -> torch.Tensor:
+    """Committed tokens hold values; so do the step's own, unless the group writes them."""
+    held = layout.committed
+    if state not in place.written_states:
+        held = held | layout.current
+    empty_TE = torch.empty_like(pool_TE)
+    fill(empty_TE)
+    return torch.where(held[:, None], pool_TE, empty_TE)

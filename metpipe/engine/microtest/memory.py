@@ -1,0 +1,96 @@
+"""The buffers of a tried group, by label: what each side has of its own, and what both only read.
+
+Labels: an edge's id, `state ID`, `weight of NODE`, `bias of NODE`, `cos of NODE`, `step.NAME`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from metpipe.circuit import Node, Plan, node_weight_shapes
+from metpipe.engine.kernel_arguments import ArgumentSources
+from metpipe.engine.microtest.guarded import Guarded
+from metpipe.engine.microtest.places import Place
+from metpipe.engine.microtest.step_layout import StepLayout
+from metpipe.engine.program import DTYPES
+from metpipe.engine.rope_tables import rope_spec, rope_tables
+from metpipe.engine.weights import Weights
+
+__all__ = ["Memory", "argument_sources", "shared_memory", "side_memory", "state_label"]
+
+Memory = Mapping[str, Guarded]
+
+
+def state_label(state_id: str) -> str:
+    """A state's label: edges may have the same id."""
+    return f"state {state_id}"
+
+
+def side_memory(place: Place, plan: Plan, layout: StepLayout) -> dict[str, Guarded]:
+    """One side's edges, as many as its plan stores, and its pools."""
+    circuit = place.circuit
+    made = [edge for node in place.nodes for edge in node.outputs if edge in plan.materialized]
+    memory = {
+        edge: Guarded.allocate(
+            (place.rows_of(edge), circuit.edges[edge].dim), DTYPES[plan.stored[edge]]
+        )
+        for edge in (*place.inputs, *made)
+    }
+    pool_rows = layout.num_blocks * layout.block_size
+    for state in place.states:
+        shape = (pool_rows, circuit.states[state].elements)
+        memory[state_label(state)] = Guarded.allocate(shape, torch.bfloat16)
+    return memory
+
+
+def shared_memory(place: Place, layout: StepLayout) -> Iterator[tuple[str, Guarded]]:
+    """Weights, rope tables and the step's inputs; the weights are not filled yet."""
+    for name, tensor in layout.tensors.items():
+        yield f"step.{name}", _guarded_copy(tensor)
+    for node in place.nodes:
+        yield from _weights(place, node)
+        if "rope" in node.params:
+            spec = rope_spec(json.loads(node.params["rope"]), int(node.params["rotary_dim"]))
+            tables = rope_tables(spec, layout.max_position + 2)
+            for label, table in zip(("cos", "sin"), tables, strict=True):
+                yield f"{label} of {node.id}", _guarded_copy(torch.from_numpy(table))
+
+
+def argument_sources(
+    place: Place, layout: StepLayout, own: Memory, shared: Memory
+) -> ArgumentSources:
+    """What a rule's args may name, in these buffers."""
+    bound = [node for node in place.nodes if node.binding]
+    step = {name: shared[f"step.{name}"].tensor for name in layout.tensors}
+    return ArgumentSources(
+        circuit=place.circuit,
+        weights=Weights(
+            {node.binding: shared[f"weight of {node.id}"].tensor for node in bound},
+            {node.binding: shared[f"bias of {node.id}"].tensor for node in bound if node.has_bias},
+        ),
+        edges={label: buffer.tensor for label, buffer in own.items()},
+        states={state: own[state_label(state)].tensor for state in place.states},
+        rope=lambda node: (shared[f"cos of {node.id}"].tensor, shared[f"sin of {node.id}"].tensor),
+        step={**step, "block_size": layout.block_size},
+        workspaces={},
+        rows_of=place.rows_of,
+    )
+
+
+def _weights(place: Place, node: Node) -> Iterator[tuple[str, Guarded]]:
+    """The rows of all bound modules, one after another, as the engine stacks them."""
+    shapes = node_weight_shapes(place.circuit, node)
+    for suffix in ("weight", "bias"):
+        parts = [shape for name, shape in shapes if name.endswith(f".{suffix}")]
+        if parts:
+            whole = (sum(part[0] for part in parts), *parts[0][1:])
+            yield f"{suffix} of {node.id}", Guarded.allocate(whole, torch.bfloat16)
+
+
+def _guarded_copy(tensor: torch.Tensor) -> Guarded:
+    buffer = Guarded.allocate(tuple(tensor.shape), tensor.dtype)
+    buffer.tensor.copy_(tensor)
+    return buffer
