@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from metpipe import complaint, manual, recipe, snapshot
-from metpipe.config import Provenance, Run, validate
+from metpipe.config import Provenance, Run, validate, with_source
 from metpipe.errors import ConfigError, Exit, gravest
 from metpipe.report import outcome
 from metpipe.resources import conf_dir
@@ -124,8 +124,8 @@ def job(cfg: DictConfig) -> str:
         outcome.write(out_dir, Exit.INTERRUPTED, "interrupted", overrides)
         raise
     except ConfigError as wrong:
-        status, error = Exit.USAGE, str(wrong)
-        print(f"config error\n{wrong}", file=sys.stderr)
+        status, error = Exit.USAGE, with_source(str(wrong), provenance())
+        print(f"config error\n{error}", file=sys.stderr)
     except (Exception, SystemExit) as bug:
         status, error = Exit.DIED, f"{type(bug).__name__}: {bug}"
         traceback.print_exc()

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ValidationError
 
-from metpipe.config import KEYS_OF_MODES, Provenance, Run, nearest_key, validate
+from metpipe.config import KEYS_OF_MODES, Provenance, Run, nearest_key, validate, with_source
 from metpipe.errors import ConfigError
 from metpipe.manual import keys
 from metpipe.resources import conf_dir
@@ -213,6 +213,22 @@ def test_the_last_override_of_a_key_is_blamed():
 
 def test_all_that_is_wrong_is_said_at_once():
     assert complaint("steps=1", "prompts=0").count("set by") == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "source"),
+    [
+        ("serve.block_size=3: not honoured", "the override 'serve.block_size=3'"),
+        ("workload.isl: too long", "conf/config.yaml"),
+        ("hardware.foo: not a fact", "conf/config.yaml"),
+        ("/some/folder: no config.json", None),
+        ("nothing: of the config", None),
+        ("steps: wrong\n    set by the override 'steps=1'", None),
+    ],
+)
+def test_an_error_of_a_later_stage_also_names_who_set_the_key(message, source):
+    said = with_source(message, provenance("serve.block_size=3"))
+    assert said == (message if source is None else f"{message}\n    set by {source}")
 
 
 def test_a_run_is_frozen():

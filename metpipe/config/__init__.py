@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metpipe.config.explain import Provenance, nearest_key, validate
+from metpipe.config.explain import Provenance, nearest_key, validate, with_source
 from metpipe.config.rules import KEYS_OF_MODES, MODES_OF_THIS_VERSION, WHAT_IFS
 from metpipe.config.run import Hardware, Model, Package, Run, Without
 from metpipe.config.serve import Serve
@@ -22,4 +22,5 @@ __all__ = [
     "Without",
     "nearest_key",
     "validate",
+    "with_source",
 ]

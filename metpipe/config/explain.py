@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -14,7 +15,7 @@ from metpipe.config.rules import problems, settled
 from metpipe.config.run import Run
 from metpipe.errors import ConfigError
 
-__all__ = ["Provenance", "nearest_key", "validate"]
+__all__ = ["Provenance", "nearest_key", "validate", "with_source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,15 @@ def validate(plain: Mapping[str, Any], provenance: Provenance) -> Run:
         lines = [f"{p.key}: {p.message}\n    set by {provenance.source(p.key)}" for p in wrong]
         raise ConfigError("\n".join(lines))
     return run
+
+
+def with_source(message: str, provenance: Provenance) -> str:
+    """A message that starts with a key of the config, and who set that key; others as they are."""
+    start = re.match(r"([a-z_]+(?:\.\w+)*)[=:]", message)
+    known = start is not None and start[1].partition(".")[0] in Run.model_fields
+    if start is None or not known or "\n    set by " in message:
+        return message
+    return f"{message}\n    set by {provenance.source(start[1])}"
 
 
 def _explain(error: ValidationError, provenance: Provenance) -> str:
