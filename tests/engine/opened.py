@@ -1,0 +1,53 @@
+"""A small model, opened for a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metpipe.engine.checkpoints import ModelSource, open_checkpoint
+from metpipe.engine.model import Model, PoolSizes
+from metpipe.engine.opening import circuit_of, open_kernel_sets, open_model, shapes_of_config
+
+__all__ = ["CONFIG", "opened"]
+
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen3",
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 24,
+    "vocab_size": 300,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "attention_bias": False,
+}
+
+
+def opened(
+    config: dict[str, Any] = CONFIG,
+    *,
+    slots: int = 2,
+    blocks: int = 40,
+    max_rows: int = 64,
+    block_size: int = 16,
+) -> Model:
+    """The model of a config with synthetic weights (seed 7)."""
+    checkpoint = open_checkpoint(
+        ModelSource(name="small", config=config, seed=7), shapes_of=shapes_of_config
+    )
+    sizes = PoolSizes(
+        num_blocks=blocks,
+        num_slots=slots,
+        block_size=block_size,
+        max_seq_len=256,
+        max_prefill_rows=max_rows,
+        max_rows=max_rows,
+        max_sequences=1,
+    )
+    circuit = circuit_of(checkpoint.config, checkpoint.source)
+    return open_model(checkpoint, circuit, open_kernel_sets("cpu", None), sizes)
