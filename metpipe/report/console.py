@@ -43,7 +43,8 @@ def _pointers(report: Report, path: Path | None) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
-    grid.add_row("covered", _summary(report))
+    if covered := _summary(report):
+        grid.add_row("covered", covered)
     if path is not None:
         grid.add_row("report", str(path))
     return grid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from statistics import median
 
 from rich.console import Group, RenderableType
@@ -11,7 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from metpipe.report.control_lines import controls
-from metpipe.report.diff_section import Comparison, DiffSection, Localized, Prompt, Severity, Timing
+from metpipe.report.diff_section import (
+    Comparison,
+    DiffSection,
+    Localized,
+    Prompt,
+    RuleCase,
+    Severity,
+    Timing,
+)
 from metpipe.report.diff_section import OracleSection as Oracle
 from metpipe.report.diff_section import RuleSection as Rule
 from metpipe.report.schema import Report
@@ -173,19 +182,23 @@ def oracle(section: Oracle) -> Table:
 
 
 def rule(section: Rule) -> Table:
-    """One row a case of the rule's microtest, then launches and time of both sides."""
+    """One row a kind of values in the rule's microtest; where it differs, the rows at which."""
     table = plain_table(
         f"Rule {section.id} ({section.numerics}): {', '.join(section.kernels)}",
         *("values", "rows", "unequal bytes", "max abs", "ULP"),
     )
-    for case in section.cases:
-        table.add_row(
-            case.name,
-            count(case.rows),
-            Text(count(case.unequal_bytes), style="bold red" if case.unequal_bytes else "green"),
-            *_distance(case.severity),
-        )
+    for name, cases in groupby(section.cases, key=lambda case: case.name):
+        table.add_row(*_row_of_cases(name, list(cases)))
     return table
+
+
+def _row_of_cases(name: str, cases: Sequence[RuleCase]) -> tuple[str | Text, ...]:
+    """One kind of values at all row counts: the worst of them, and at which it differs."""
+    worst = max(cases, key=lambda case: case.unequal_bytes)
+    differing = [case for case in cases if case.unequal_bytes]
+    rows = "/".join(str(case.rows) for case in differing or cases)
+    style = "bold red" if differing else "green"
+    return name, rows, Text(count(worst.unequal_bytes), style=style), *_distance(worst.severity)
 
 
 def _rule_lines(section: Rule) -> Iterator[Padding]:
