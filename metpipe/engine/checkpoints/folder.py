@@ -196,4 +196,4 @@ def _refuse_pickles(folder: Path) -> None:
 
 def is_pickle(file: Path) -> bool:
     """Whether a file's name says that it is a pickled checkpoint."""
-    return file.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+    return file.suffix.lower() in (".bin", ".pt", ".pth", ".ckpt", ".pkl")

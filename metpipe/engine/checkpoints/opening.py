@@ -49,7 +49,7 @@ def _open_path(given: str) -> Checkpoint:
         )
     if path.is_dir():
         return open_folder(path)
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         return open_gguf(path)
     if is_pickle(path):
         raise ConfigError(f"model.checkpoint={given}: {PICKLE_REFUSED}")

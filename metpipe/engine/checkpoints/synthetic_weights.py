@@ -140,9 +140,14 @@ def _table(centre: float, deviation: float) -> U16:
     # NOTE: the variance of x + 3 x^9 over [-1, 1] is 1/3 + 6/11 + 9/19.
     unit = math.sqrt(1.0 / 3.0 + 6.0 / 11.0 + 9.0 / 19.0)
     values = centre + bell * (deviation / unit)
-    bits = np.ascontiguousarray(values.astype(np.float32)).view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> 16
-    return rounded.astype(np.uint16)
+    return bf16_bits(values.astype(np.float32))
+
+
+def bf16_bits(values: npt.NDArray[np.float32]) -> U16:
+    """The bf16 bits of finite values, rounded to nearest even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + (np.uint32(0x7FFF) + odd)) >> np.uint32(16)).astype(np.uint16)
 
 
 def draw(seed: int, name: str, count: int, table: U16) -> U16:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from metpipe.engine.checkpoints.gguf_config import ARCHITECTURES
-from metpipe.engine.checkpoints.gguf_file import open_gguf
+from metpipe.engine.checkpoints.gguf_file import GgufFile, open_gguf
 from metpipe.engine.checkpoints.gguf_rope import llama3_factors
 from metpipe.errors import ConfigError
 
 from .models import HEAD_DIM, SIZES, gguf_writer, weights, write_gguf
 
 
-def _open(path: Path, architecture: str, writer: gguf.GGUFWriter, *, tied: bool = True):
+def _open(path: Path, architecture: str, writer: gguf.GGUFWriter, *, tied: bool = True) -> GgufFile:
     made = weights(architecture, tied=tied)
     return open_gguf(write_gguf(path, architecture, made, writer=writer))
 

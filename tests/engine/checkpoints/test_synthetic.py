@@ -7,11 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from metpipe.engine.checkpoints import synthetic
 from metpipe.engine.checkpoints.digest import RawTensor, raw_digest
-from metpipe.engine.checkpoints.synthetic_weights import CHUNK_DRAWS, Synthetic
+from metpipe.engine.checkpoints.synthetic_weights import CHUNK_DRAWS, Synthetic, bf16_bits
 from metpipe.errors import ConfigError
+from metpipe.resources import conf_dir
 
 SHAPES = {
     "model.embed_tokens.weight": (512, 96),
@@ -56,6 +58,14 @@ def test_bits_are_those_of_splitmix64_through_the_table() -> None:
     assert torch.equal(read, expected)
 
 
+def test_ties_are_rounded_to_even() -> None:
+    bits = np.arange(0x3F80_0000, 0x3F84_0000, 0x1000, dtype=np.uint32)  # 1 to 1.03 by 2^-11
+    values = bits.view(np.float32)
+    expected = torch.from_numpy(values).bfloat16().view(torch.int16).numpy()
+    assert np.array_equal(bf16_bits(values).view(np.int16), expected)
+    assert np.array_equal(bf16_bits(-values).view(np.int16), expected | -0x8000)
+
+
 def test_a_tensor_depends_on_seed_name_and_place_only() -> None:
     whole, name = synthetic({}, SHAPES, 3), "lm_head.weight"
     alone = synthetic({}, {name: SHAPES[name]}, 3)
@@ -96,6 +106,30 @@ def test_values_are_spread_as_stated() -> None:
     bias = made.read("model.layers.0.self_attn.q_proj.bias").float()
     assert bias.std().item() > 0.1
     assert not any(torch.isnan(made.read(name)).any() for name in SHAPES)
+
+
+@pytest.mark.parametrize("choice", ["tiny_dense", "tiny_llama", "tiny_qwen2"])
+def test_logits_are_lively(choice: str) -> None:
+    """Their spread is a trained model's, an early token matters late, greedy doesn't circle."""
+    transformers = pytest.importorskip("transformers", reason="the extra `oracle` isn't installed")
+    section = yaml.safe_load((conf_dir() / "model" / f"{choice}.yaml").read_text())
+    config = transformers.AutoConfig.for_model(**section["config"])
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    made = synthetic(section["config"], shapes, 0)
+    model.load_state_dict({name: made.read(name) for name in shapes}, strict=False)
+    model.tie_weights()
+    ids = torch.arange(3, 43)[None] * 7
+    with torch.no_grad():
+        logits, other = (model(i).logits.float()[0] for i in (ids, ids + 7 * (ids == 21)))
+        greedy = model.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None)[0, 40:]
+    assert torch.isfinite(logits).all()
+    assert logits.std(dim=-1).min().item() > 1
+    assert logits.std(dim=-1).max().item() < 4
+    assert (logits[-1] - other[-1]).std().item() > 0.1
+    assert len(set(greedy.tolist())) >= 10
 
 
 def test_streams_are_independent() -> None:

@@ -19,7 +19,7 @@ from .models import gguf_writer, weights, write_folder, write_gguf
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "12 3", "123 4", "' s", "Ġ Ġ"]
 SPECIAL = ["<|begin|>", "<|end|>", "<tool>"]
-TOKENS = [*BYTES, *(merge.replace(" ", "") for merge in MERGES), *SPECIAL]
+TOKENS = [*BYTES, *(merge.replace(" ", "") for merge in MERGES), "unmerged", *SPECIAL]
 TYPES = [1] * (len(TOKENS) - 3) + [3, 3, 4]
 IDS = {token: index for index, token in enumerate(TOKENS)}
 
@@ -85,6 +85,11 @@ def test_the_file_says_which_tokens_are_added(tmp_path: Path) -> None:
     assert _pieces(both, "hello") == ["<|begin|>", "hello", "<|end|>"]
     neither = _gguf(tmp_path / "b.gguf", "llama-bpe", add_bos_token=False)
     assert _pieces(neither, "hello") == ["hello"]
+
+
+def test_llama_takes_a_word_whole_that_no_merge_makes(tmp_path: Path) -> None:
+    assert _pieces(_gguf(tmp_path / "a.gguf", "llama-bpe"), "unmerged")[1:] == ["unmerged"]
+    assert _pieces(_gguf(tmp_path / "b.gguf", "smollm"), "unmerged") == list("unmerged")
 
 
 def test_qwen2_composes_characters_first(tmp_path: Path) -> None:
