@@ -122,6 +122,7 @@ def job(cfg: DictConfig) -> str:
         status = _run(cfg, out_dir, overrides)
     except KeyboardInterrupt:
         outcome.write(out_dir, Exit.INTERRUPTED, "interrupted", overrides)
+        print(f"interrupted; finished stages are kept: resume={out_dir}", file=sys.stderr)
         raise
     except ConfigError as wrong:
         status, error = Exit.USAGE, with_source(str(wrong), provenance())
