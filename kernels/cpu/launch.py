@@ -26,7 +26,10 @@ PARALLEL_BYTES = 256 * 1024
 """Below this much data to read, waking a second thread costs more than it brings."""
 HEADER = 3
 
-_addresses: dict[int, int] = {}
+_addresses: dict[Any, int] = {}
+"""body -> machine address. Keyed by the body itself, so that its code lives while it may be called:
+the body of a user's set that was replaced would else be freed, and its id given to another.
+"""
 
 
 @intrinsic
@@ -107,12 +110,12 @@ def _word(value: float) -> int:
 
 def _machine_address(body: Any) -> int:
     """Compiles the body at its first bind (or loads it from the cache)."""
-    address = _addresses.get(id(body))
+    address = _addresses.get(body)
     if address is None:
         body.compile(KERNEL_SIGNATURE)
         compiled = body.get_compile_result(types.void(*KERNEL_SIGNATURE))
         address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
-        _addresses[id(body)] = address
+        _addresses[body] = address
     return address
 
 
