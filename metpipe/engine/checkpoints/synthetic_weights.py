@@ -45,8 +45,8 @@ GAINS = {
     "embed_tokens.weight": 2.0,
     # sharp attention: without it the next token follows from the last alone, and greedy decoding
     # soon runs in a circle of two or three tokens
-    "q_proj.weight": 3.0,
-    "q_norm.weight": 3.0,
+    "q_proj.weight": 4.0,
+    "q_norm.weight": 4.0,
 }
 
 U16 = npt.NDArray[np.uint16]

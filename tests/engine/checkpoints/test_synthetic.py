@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def _content(checkpoint: Synthetic) -> str:
 def test_bits_are_fixed_forever() -> None:
     """A new value here changes every recorded run: raise GENERATOR's number with it."""
     made = synthetic({}, SHAPES, 0)
-    assert _content(made) == "1103b7219dba5c3dca74b71d94de388bb0d58a4954cd754e0a3936fd22c743ab"
+    assert _content(made) == "b7b5b9d3058114a72f3a78289fd39d4e4e5df41ae0128fa6daed2a9fe53257dc"
     assert made.digest() == "56b6da9b09c93f9f89312bbb5a7383896951e7d184bdd57ac77ed9e3c6db0262"
 
 
@@ -108,6 +109,16 @@ def test_values_are_spread_as_stated() -> None:
     assert not any(torch.isnan(made.read(name)).any() for name in SHAPES)
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """Torch's threads cost more than they give at these sizes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("choice", ["tiny_dense", "tiny_llama", "tiny_qwen2"])
 def test_logits_are_lively(choice: str) -> None:
     """Their spread is a trained model's, an early token matters late, greedy doesn't circle."""
@@ -124,12 +135,12 @@ def test_logits_are_lively(choice: str) -> None:
     ids = torch.arange(3, 43)[None] * 7
     with torch.no_grad():
         logits, other = (model(i).logits.float()[0] for i in (ids, ids + 7 * (ids == 21)))
-        greedy = model.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None)[0, 40:]
+        greedy = model.generate(ids, max_new_tokens=16, do_sample=False, eos_token_id=None)[0, 40:]
     assert torch.isfinite(logits).all()
     assert logits.std(dim=-1).min().item() > 1
     assert logits.std(dim=-1).max().item() < 4
     assert (logits[-1] - other[-1]).std().item() > 0.1
-    assert len(set(greedy.tolist())) >= 10
+    assert len(set(greedy.tolist())) >= 8
 
 
 def test_streams_are_independent() -> None:
