@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["GENERATOR", "Synthetic", "synthetic"]
 
 GENERATOR = "splitmix64/1"
-"""Names the bits that are drawn; raise the number when they change. Part of the digest."""
+"""Names the way from draws to values; raise the number when it changes. Part of the digest."""
 
 GAMMA, MIX_A, MIX_B = (
     np.uint64(0x9E3779B97F4A7C15),
@@ -92,8 +92,11 @@ class Synthetic:
         return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).reshape(shape)
 
     def digest(self) -> str:
-        """Sha256 over generator, seed, names and shapes: they fix every bit, so none is drawn."""
-        lines = [f"{name} bf16 {list(shape)}" for name, shape in sorted(self.tensors.items())]
+        """Sha256 over generator, seed, names, shapes and spreads: they fix every bit undrawn."""
+        lines = [
+            f"{name} bf16 {list(shape)} {_spread(name, shape)}"
+            for name, shape in sorted(self.tensors.items())
+        ]
         return hashlib.sha256("\n".join([GENERATOR, str(self.seed), *lines]).encode()).hexdigest()
 
     def tokenizer(self) -> None:
