@@ -174,9 +174,9 @@ def test_a_group_without_kernels_launches_nothing_and_copies() -> None:
 def test_launches_of_a_one_row_head_do_not_follow_the_prompt() -> None:
     toy = Toy().add("embed", "embed", "", "x", weight="bf16")
     circuit = toy.add("norm", "final_norm", "x", "y", rows="s", weight="bf16").output("y").circuit()
-    per_row = rule("per_row", ["final_norm"], repeat="per_row")
+    per_row = rule("per_row", ["final_norm"], repeat="per_row", copies="per_row")
     made = plan(circuit, *SINGLES, per_row, mode="prefill", rows=64)
-    assert made.launches(64) == 2
+    assert (made.launches(64), made.copies(64)) == (2, 1)
 
 
 def test_a_row_table_is_only_for_batched_verify() -> None:

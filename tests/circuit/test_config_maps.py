@@ -118,6 +118,7 @@ def test_the_default_of_the_norm_is_1e_6(model_type: str) -> None:
         ("mistral", "sliding_window", 4096, "an attention window"),
         ("qwen2", "use_sliding_window", True, "an attention window"),
         ("qwen3", "use_sliding_window", True, "an attention window"),
+        ("qwen3", "use_sliding_window", 0, "an attention window"),
         ("llama", "hidden_act", "gelu", "SwiGLU"),
         ("mistral", "attention_bias", True, "no such bias"),
         ("qwen2", "mlp_bias", True, "no such bias"),

@@ -289,3 +289,57 @@ def test_rows_per_expert_choice_share_the_token_rows() -> None:
     circuit = toy.add("act", "relu2", "u", "y", rows="n").output("y").circuit()
     fused = rule("fused", ["linear", "relu2"], numerics=IDENTICAL, priority=100)
     assert "fused" in plan(circuit, *SINGLES, fused, mode="prefill", rows=4).rules_used()
+
+
+def test_a_later_element_may_read_any_earlier_member() -> None:
+    toy = Toy().add("embed", "embed", "", "x", weight="bf16")
+    toy.add("norm", "rms_norm", "x", "xn", weight="bf16")
+    toy.add("q", "linear", "xn", "q", role="q", weight="bf16").output("q")
+    toy.add("k", "linear", "xn", "k", role="k", weight="bf16").output("k")
+    pattern = [
+        "rms_norm",
+        Element("linear", roles=("q",), keep=True),
+        Element("linear", roles=("k",)),
+    ]
+    fused = rule("fused", pattern, numerics=IDENTICAL, priority=100)
+    made = plan(toy.circuit(), *SINGLES, fused)
+    assert ("fused", ["norm", "q", "k"]) in groups(made)
+    assert set(made.fused_edges()) == {"xn"}
+
+
+def test_independent_groups_run_by_their_lowest_member() -> None:
+    toy = Toy()
+    for index in range(4):
+        toy.add(f"e{index}", "embed", "", f"x{index}", weight="bf16").output(f"x{index}")
+    order = [locals_ for _, locals_ in groups(plan(toy.circuit(), *SINGLES))]
+    assert order == [["e0"], ["e1"], ["e2"], ["e3"]]
+
+
+LATE_WRITE = rule(
+    "late_write",
+    [Element("linear", roles=("k",)), "kv_write"],
+    numerics=IDENTICAL,
+    priority=100,
+)
+
+
+def test_a_read_of_the_cache_runs_before_a_later_write() -> None:
+    """The write's group has the lower member, and must wait for the reader all the same."""
+    toy = Toy().state("kv").add("embed", "embed", "", "x", weight="bf16")
+    toy.add("k", "linear", "x", "k", role="k", weight="bf16")
+    toy.add("attend", "paged_attention", "x", "a", state={"kv": "read"}).output("a")
+    toy.add("write", "kv_write", "k", "", state={"kv": "update"})
+    made = plan(toy.circuit(), *SINGLES, rule("attend", ["paged_attention"]), LATE_WRITE)
+    assert [name for name, _ in groups(made)] == ["embed", "attend", "late_write"]
+
+
+def test_a_node_without_outputs_runs_before_later_readers_of_its_input() -> None:
+    """A snapshot sees the edge as its producer left it, even if a later reader works in place."""
+    toy = Toy().add("embed", "embed", "", "x", weight="bf16")
+    toy.add("k", "linear", "x", "k", role="k", weight="bf16")
+    toy.add("snap", "state_snapshot", "x", "")
+    toy.add("act", "relu2", "k", "r").add("late", "residual_add", "x r", "y").output("y")
+    early = rule("early", ["linear", "relu2", "residual_add"], numerics=IDENTICAL, priority=100)
+    singles = (rule("snap", ["state_snapshot"]), rule("relu2", ["relu2"]))
+    made = plan(toy.circuit(), *SINGLES, *singles, early)
+    assert [name for name, _ in groups(made)] == ["embed", "snap", "early"]

@@ -394,6 +394,11 @@ def test_modules_that_share_no_equal_rows_must_state_them() -> None:
         made(parts=unstated.replace("n x 4*heads*head_dim", "n x 3*heads + 3"))
 
 
+def test_a_node_may_read_an_edge_twice() -> None:
+    circuit = made(parts=parts('in = ["x", "o"]', 'in = ["o", "o"]'))
+    assert len(circuit.edges["l0.mixer.o"].consumers) == 1
+
+
 def test_a_head_needs_a_stream() -> None:
     with pytest.raises(BadCircuit, match="no earlier block wrote a stream"):
         made(replaced('prologue = ["embed"]', 'prologue = ["head", "embed"]'))
