@@ -35,10 +35,12 @@ def test_control_changes_the_step_half_way(steps: int, expected: int) -> None:
 def test_only_the_token_fed_at_the_step_changes() -> None:
     assert change_token([5, 6, 7], 1, 100) == (5, 7, 7)
     assert change_token([5, 99], 1, 100) == (5, 0)
+    assert change_token([0, 1], 0, 2) == (1, 1)
 
 
 def test_only_one_row_changes() -> None:
     assert change_row([[1, 2], [3, 4], [5, 6]], 1, 1, 100) == ((1, 2), (3, 5), (5, 6))
+    assert change_row([[1, 2], [3, 4]], 0, 0, 100) == ((2, 2), (3, 4))
 
 
 def test_a_change_that_changes_nothing_is_refused() -> None:
