@@ -1,4 +1,4 @@
-"""Small models made and saved by transformers itself, alive enough that each part of them matters."""
+"""Small models saved by transformers itself, alive enough that each part of them matters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOCAB = 211
 SIZES = {
     "vocab_size": VOCAB,
     "intermediate_size": 87,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 2048,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": None,
@@ -27,7 +27,7 @@ LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
+    "original_max_position_embeddings": 256,
 }
 
 
