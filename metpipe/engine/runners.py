@@ -13,13 +13,13 @@ from metpipe.engine.forward import BoundStep, PlanFacts
 from metpipe.engine.kernel_arguments import ArgumentSources
 from metpipe.engine.kernel_set import KernelSet
 from metpipe.engine.legacy.dense import DenseLegacy, DenseShape
-from metpipe.engine.program import Launch, arena_views, compile_program
+from metpipe.engine.program import Launch, Program, arena_views, compile_program
 from metpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from metpipe.engine.model import ForwardSelect, Model
 
-__all__ = ["CircuitRunner", "LegacyRunner"]
+__all__ = ["CircuitRunner", "LegacyRunner", "rules_of"]
 
 LEGACY_FAMILIES = {"dense_gqa": DenseLegacy}
 """circuit arch -> its hand-written forward"""
@@ -79,6 +79,12 @@ class CircuitRunner:
 
     def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
         """The program of the plan that covers (mode, rows)."""
+        program, _ = self.program(mode, rows)
+        run = in_one_launch(self._model.kernels, program.launches)
+        return BoundStep(run, program.outputs["logits"], program.kernels, _facts(program.plan))
+
+    def program(self, mode: str, rows: int) -> tuple[Program, Mapping[str, torch.Tensor]]:
+        """The bound program, and its edges in the arena: edge id -> [rows, dim]."""
         plan = self.plan(mode, rows)
         views = arena_views(plan, layout(plan, rows), rows, self._arena)
         model = self._model
@@ -92,9 +98,7 @@ class CircuitRunner:
             workspaces={},
             rows_of=lambda edge_id: edge_rows(plan, model.circuit.edges[edge_id], rows),
         )
-        program = compile_program(plan, rows, sources, self._functions)
-        run = in_one_launch(model.kernels, program.launches)
-        return BoundStep(run, program.outputs["logits"], program.kernels, _facts(plan))
+        return compile_program(plan, rows, sources, self._functions), views
 
     def plan(self, mode: str, rows: int) -> Plan:
         """The plan of the row bucket that holds `rows`; exact for every row count inside."""
@@ -185,6 +189,11 @@ def step_sources(model: Model, rows: int | None = None) -> dict[str, torch.Tenso
         "block_table": step.block_table_RB[:rows],
         "block_size": model.sizes.block_size,
     }
+
+
+def rules_of(model: Model, select: ForwardSelect) -> RuleSet:
+    """The rules that a forward may use."""
+    return _rules_and_kernels(model, select)[0]
 
 
 def _rules_and_kernels(

@@ -9,7 +9,14 @@ from metpipe.diff.comparison import Comparison as Found
 from metpipe.diff.trace import Trace
 from metpipe.diff.verdict import Evidence
 from metpipe.report import from_diff
-from metpipe.report.diff_section import Comparison, Coverage, DiffSection, Prompt, VariantRow
+from metpipe.report.diff_section import (
+    Comparison,
+    Coverage,
+    DiffSection,
+    Localized,
+    Prompt,
+    VariantRow,
+)
 from metpipe.stages.records import restore
 
 if TYPE_CHECKING:
@@ -36,6 +43,7 @@ def diff_section(live: Live, results: Results) -> DiffSection:
         vacuous=from_diff.vacuous(evidence.vacuous),
         moved=from_diff.moved(evidence.moved),
         unexercised=evidence.unexercised,
+        localized=tuple(_localized(results)),
     )
 
 
@@ -72,8 +80,7 @@ def _prompts(live: Live, results: Results) -> Iterator[Prompt]:
     runs = list(_runs(results))
     for index, prompt in enumerate(live.prompts()):
         traces = {
-            (stage, name): restore(Trace, record["traces"][index])
-            for stage, name, record in runs
+            (stage, name): restore(Trace, record["traces"][index]) for stage, name, record in runs
         }
         compared = [
             _comparison(name, record["comparisons"][index], live)
@@ -104,6 +111,11 @@ def _last_control(results: Results) -> Comparison | None:
     if not controls:
         return None
     return from_diff.comparison(restore(Found, controls[-1]["comparisons"][0]))
+
+
+def _localized(results: Results) -> Iterator[Localized]:
+    for record in results.records.get("localize", {}).get("localized", ()):
+        yield Localized.model_validate(record)
 
 
 def _coverage(results: Results) -> Iterator[Coverage]:

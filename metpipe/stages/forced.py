@@ -132,9 +132,7 @@ class _Replay:
             tick=tick,
         )
 
-    def _by_bytes(
-        self, comparer: Comparer, file: LogitsFile
-    ) -> OnLogits:
+    def _by_bytes(self, comparer: Comparer, file: LogitsFile) -> OnLogits:
         def compare(step: int | None, logits_V: torch.Tensor) -> object:
             if step is None:
                 return comparer.prefill(file.read_prefill(), logits_V)
@@ -165,9 +163,7 @@ class _Replay:
             path.unlink(missing_ok=True)
 
 
-def _comparer_of(
-    comparer: Comparer, file: LogitsFile, wanted: set[int | None]
-) -> OnLogits:
+def _comparer_of(comparer: Comparer, file: LogitsFile, wanted: set[int | None]) -> OnLogits:
     def compare(step: int | None, logits_V: torch.Tensor) -> None:
         if step in wanted:
             reference_V = file.read_prefill() if step is None else file.read_step(step)

@@ -11,6 +11,7 @@ from metpipe.stages.compare import run_compare
 from metpipe.stages.forced import run_control, run_forced
 from metpipe.stages.ledger import run_ledger
 from metpipe.stages.load import run_load
+from metpipe.stages.localize import run_localize
 from metpipe.stages.memory import run_memory
 from metpipe.stages.oracle import run_oracle
 from metpipe.stages.reference import run_reference
@@ -64,6 +65,18 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
     yield from forced
     yield Stage(
         "compare", run_compare, {}, ("load", "reference", *(stage.name for stage in forced))
+    )
+    differing = [
+        {"name": name, **_variant_params(run, variant)}
+        for name, variant in run.variants.items()
+        if variant.forward == "circuit" and variant.expect == "equal"
+    ]
+    variants = tuple(f"variant:{params['name']}" for params in differing)
+    yield Stage(
+        "localize",
+        run_localize,
+        {"variants": differing},
+        ("load", "reference", "compare", *variants),
     )
     if run.oracle is not None:
         yield Stage("oracle", run_oracle, {"oracle": run.oracle}, ("load", "reference"))

@@ -29,4 +29,3 @@ def read_result(folder: Path) -> dict[str, Any]:
     """The record that a finished stage returned."""
     record: dict[str, Any] = json.loads((folder / RESULT).read_text())
     return record
-
