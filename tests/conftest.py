@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: test processes share the cores
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ DIFF = (
     "variant:circuit",
     "control:circuit",
     "compare",
+    "localize",
 )
 
 
@@ -41,6 +42,7 @@ DIFF = (
                 "variant:circuit",
                 "control:circuit",
                 "compare",
+                "localize",
             ),
         ),
     ],
@@ -57,7 +59,7 @@ def test_every_forced_run_needs_the_reference_and_compare_needs_all_of_them():
     for name, stage in stages.items():
         if name.partition(":")[1]:
             assert "reference" in stage.needs, name
-    assert set(stages["compare"].needs) == set(stages) - {"compare"}
+    assert set(stages["compare"].needs) == set(stages) - {"compare", "localize"}
     assert "variant:circuit" in stages["control:circuit"].needs
 
 
