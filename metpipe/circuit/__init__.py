@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from metpipe.circuit.buckets import Bucket, row_buckets
+from metpipe.circuit.circuit_toml import parse_circuit
+from metpipe.circuit.config_map import ConfigMap
+from metpipe.circuit.config_map_toml import parse_config_map
+from metpipe.circuit.description import Description
 from metpipe.circuit.digest import plan_digest, plan_text, plans_digest, rules_digest
 from metpipe.circuit.dims import Expr, parse_expr
 from metpipe.circuit.errors import (
@@ -50,7 +54,9 @@ __all__ = [
     "BoundTensor",
     "Bucket",
     "Circuit",
+    "ConfigMap",
     "Cycle",
+    "Description",
     "Edge",
     "Element",
     "EmptySection",
@@ -95,6 +101,8 @@ __all__ = [
     "layout",
     "live_ranges",
     "node_weight_shapes",
+    "parse_circuit",
+    "parse_config_map",
     "parse_expr",
     "parse_format",
     "parse_fusions",
