@@ -1,4 +1,4 @@
-"""Atomic words in memory, for threads that work on one step together: address, index of an int64."""
+"""Atomic int64 words, by address and index, for threads that work on one step together."""
 
 from __future__ import annotations
 

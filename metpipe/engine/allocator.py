@@ -17,7 +17,7 @@ TAGS = ("weights", "kv", "states", "arena", "workspace", "tables", "step", "lega
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One live buffer. `owner` tells buffers of one tag apart (a forward's name, a tensor's name)."""
+    """One live buffer. `owner` tells those of one tag apart: a forward's name, a tensor's."""
 
     tag: Tag
     owner: str

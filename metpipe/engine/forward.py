@@ -1,4 +1,4 @@
-"""A forward as the diff drives it: prefill and decode of one sequence, and what it discloses about itself."""
+"""A forward as the diff drives it: prefill and decode of one sequence, and its disclosure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["BoundStep", "Coverage", "Disclosure", "Forward", "PlanFacts", "Runne
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """What a plan discloses: its digest, the ids of its rules, and how many groups claim equal bits."""
+    """A plan disclosed: its digest, its rules, and how many groups claim equal bits."""
 
     digest: str
     rules: tuple[str, ...]
@@ -92,7 +92,7 @@ class Disclosure:
 
 @dataclass(slots=True)
 class Forward:
-    """Drives a runner over sequences of the pool. Logits are views that the next step overwrites."""
+    """Drives a runner over pooled sequences. Logits are views that the next step overwrites."""
 
     name: str
     kind: str

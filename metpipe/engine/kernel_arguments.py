@@ -1,8 +1,8 @@
 """Turns a rule's `args` table into the tensors and scalars that a kernel is called with.
 
-Sources are data (see docs/kernels.md): `1.in.0`, `0.weight`, `2.param.eps`, `step.positions`, ...; N counts the rule's
-pattern elements. Rows of an edge: a node whose outputs have fewer rows than an input reads that input's LAST rows
-(the head reads the last row of a prefill).
+Sources are data (see docs/kernels.md): `1.in.0`, `0.weight`, `2.param.eps`, `step.positions`, ...;
+the number counts the rule's pattern elements. A node whose outputs have fewer rows than an input
+reads that input's LAST rows: the head reads the last row of a prefill.
 """
 
 from __future__ import annotations

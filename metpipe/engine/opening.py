@@ -11,7 +11,12 @@ import torch
 
 from metpipe.circuit import Circuit, Kernel, Rule, RuleSet, circuit_from_config, parse_fusions
 from metpipe.engine.allocator import Allocator
-from metpipe.engine.checkpoints import Checkpoint, check_tensors
+from metpipe.engine.checkpoints import (
+    Checkpoint,
+    check_memory,
+    check_tensors,
+    required_memory,
+)
 from metpipe.engine.kernel_set import KernelSet, load_kernel_set
 from metpipe.engine.model import Model, PoolSizes, allocate_states, allocate_step
 from metpipe.engine.pools import SequencePool
@@ -90,8 +95,8 @@ def _placed(kernel: Kernel, rule: Rule, theirs: KernelSet, builtin: KernelSet) -
     if kernel.name in builtin.functions:
         return kernel
     raise ConfigError(
-        f"{rule.source}, rule {rule.id}: there is no kernel {kernel.name!r} in {theirs.folder} or in "
-        f"the built-in set; write it as the function {kernel.func} of {kernel.module}.py"
+        f"{rule.source}, rule {rule.id}: there is no kernel {kernel.name!r} in {theirs.folder} or "
+        f"in the built-in set; write it as the function {kernel.func} of {kernel.module}.py"
     )
 
 
@@ -119,11 +124,12 @@ def open_model(
     """Check, then load: every weight once, the pools, the step buffers.
 
     Raises:
-        ConfigError: a tensor is missing or has another shape, or this machine has too little memory.
+        ConfigError: a tensor is missing or misshapen, or this machine has too little memory.
     """
     sets.builtin.functions["environment.check_environment"]()
     shapes = weight_shapes(circuit)
     check_tensors(checkpoint, shapes)
+    check_memory(required_memory(shapes), what=f"the weights of {checkpoint.name}")
     allocator = Allocator(torch.device("cpu"))
     return Model(
         name=checkpoint.name,

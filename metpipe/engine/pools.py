@@ -1,7 +1,7 @@
 """Who owns which KV block and which state slot: LIFO free lists, no tensors.
 
-A free list is a stack that hands out 0, 1, 2, ... when new, and the last freed first: the layout of a
-run repeats exactly when its sequences are freed in reverse order of their opening.
+A free list is a stack that hands out 0, 1, 2, ... when new, and the last freed first: the layout
+of a run repeats exactly when its sequences are freed in reverse order of their opening.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["FreeList", "Sequence", "SequencePool"]
 
 @dataclass(slots=True)
 class FreeList:
-    """A stack of the free units 0..size-1; `name` and `knob` are for the message when it is empty."""
+    """A stack of the free units 0..size-1; `name` and `knob` word the message when it is empty."""
 
     size: int
     name: str

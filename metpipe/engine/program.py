@@ -1,4 +1,4 @@
-"""A plan made ready to run: an arena laid out by liveness, and a straight line of bound launches."""
+"""A plan made ready to run: views of the arena, and a straight line of bound launches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Program:
 def arena_views(
     plan: Plan, layout: Layout, rows: int, arena: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """edge id -> its [rows, dim] view of the arena (uint8 [total])."""
+    """Each edge's [rows, dim] view of the arena (uint8 [total]), by edge id."""
     views = {}
     for edge_id, place in layout.places.items():
         edge = plan.circuit.edges[edge_id]
@@ -74,8 +74,8 @@ def compile_program(
 def _refuse_repeat(group: Group) -> None:
     if group.rule.repeat != "once" or group.rule.runs:
         raise ConfigError(
-            f"{group.rule.source}, rule {group.rule.id}: repeat={group.rule.repeat!r} can be planned "
-            "but not run: programs of this version launch each kernel once a step; use repeat=once"
+            f"{group.rule.source}, rule {group.rule.id}: repeat={group.rule.repeat!r} can be "
+            "planned but not run: programs launch each kernel once a step; use repeat = \"once\""
         )
 
 

@@ -1,8 +1,9 @@
 """Cosine and sine tables of rotary positions, made once and shared by every forward.
 
-The angle is position x inverse frequency, both in f32, as the Hugging Face models compute it; cosine and sine are
-taken in f64 and rounded once to f32, so that the table does not depend on a vector maths library's last bit.
-Scalings: `linear` (Chen et al. 2023), `llama3` (Llama 3.1 release), `yarn` (Peng et al. 2023, section 3.4).
+The angle is position x inverse frequency, both in f32, as the Hugging Face models compute it;
+cosine and sine are taken in f64 and rounded once to f32, so that the table does not depend on the
+last bit of a vector maths library. Scalings: `linear` (Chen et al. 2023), `llama3` (Llama 3.1
+release), `yarn` (Peng et al. 2023, section 3.4).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def rope_tables(spec: RopeSpec, num_positions: int) -> tuple[F32, F32]:
     """Cosine and sine, each f32 [num_positions, rotary_dim / 2].
 
     Raises:
-        ValueError: the kind is not one of default, linear, llama3, yarn, or a scaling key is missing.
+        ValueError: the kind is none of default, linear, llama3, yarn, or lacks a scaling key.
     """
     inverse, magnitude = _frequencies(spec)
     angles = np.arange(num_positions, dtype=np.float32)[:, None] * inverse[None, :]

@@ -66,7 +66,7 @@ class LegacyRunner:
 
 
 class CircuitRunner:
-    """Fuses plans for the rows that are asked for, lays them out in one arena, binds their launches."""
+    """Fuses plans for the rows asked for, lays them out in one arena, binds their launches."""
 
     def __init__(self, model: Model, select: ForwardSelect) -> None:
         self._model = model

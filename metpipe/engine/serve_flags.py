@@ -1,7 +1,7 @@
 """What the executed engine does with each serve flag: honours it, or refuses it by name.
 
-A flag that shapes the forward and is neither would be a silent lie, so the table below must hold every key of the
-serve section (a test walks them).
+A flag that shapes the forward and is neither would be a silent lie, so the table below must hold
+every key of the serve section (a test walks them).
 """
 
 from __future__ import annotations

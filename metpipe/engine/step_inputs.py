@@ -1,4 +1,4 @@
-"""The buffers a step reads beside its weights and states: fixed addresses, refilled before each launch.
+"""What a step reads beside weights and states: buffers that are refilled before each launch.
 
 Shapes: R rows of the widest step, B block-table columns.
 """
@@ -65,7 +65,7 @@ class StepInputs:
         return self.token_ids_R.shape[0]
 
     def fill_run(self, sequence: Sequence, tokens: Items[int]) -> None:
-        """Rows 0..len(tokens)-1 are consecutive tokens of one sequence, from its committed length on."""
+        """Make the leading rows consecutive tokens of one sequence, from its length on."""
         rows = len(tokens)
         self._ids[:rows] = tokens
         self._positions[:rows] = np.arange(sequence.length, sequence.length + rows, dtype=np.int32)

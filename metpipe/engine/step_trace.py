@@ -1,4 +1,4 @@
-"""One step of a circuit forward, launch by launch: the digest of every edge as soon as it is written.
+"""One step of a circuit forward, launch by launch, each edge digested when it is written.
 
 For localising a difference. An edge that lives inside a group has no memory and no digest.
 """
@@ -35,7 +35,8 @@ def trace_step(
 ) -> tuple[WrittenEdge, ...]:
     """Run one step, as the forward would, and digest every edge when it is written.
 
-    The edges come in the order in which the plan writes them; the sequence is `tokens` longer afterwards.
+    The edges come in the order in which the plan writes them; the sequence is `tokens` longer
+    afterwards.
     """
     assert isinstance(forward.runner, CircuitRunner), "only a circuit forward has edges"
     forward.pool.reserve(sequence, sequence.length + len(tokens))

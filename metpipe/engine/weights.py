@@ -1,7 +1,7 @@
 """The served weights on the device, loaded once per process.
 
-A linear whose node binds several modules (gate and up) is ONE matrix, the modules' rows one after another; each module's
-own rows are a view of it. Every tensor is taken through the allocator with its exact size.
+A linear whose node binds several modules (gate and up) is ONE matrix, the modules' rows one after
+another. Every tensor is taken through the allocator with its exact size.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load_weights(
     allocator: Allocator,
     on_tensor: Callable[[int], object] = lambda _: None,
 ) -> Weights:
-    """Read every bound tensor once; `on_tensor` gets the number of tensors read since the last call."""
+    """Read every bound tensor once; `on_tensor` gets the number of those just read."""
     weights = Weights()
     for node in circuit.nodes:
         shapes = node_weight_shapes(circuit, node)

@@ -1,4 +1,4 @@
-"""compare: gathers every run's comparison, judges the controls, tests the comparer, says what counts."""
+"""compare: gathers the comparisons, judges the controls, tests the comparer: the verdict."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MS = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class UnownedBytes:
-    """Digests of the state that the sequence did not own, before its first and after its last step."""
+    """Digests of the state that the sequence did not own, before and after its run."""
 
     before: dict[str, str]
     after: dict[str, str]
@@ -43,7 +43,7 @@ def decode_prompt(
 ) -> tuple[Trace, UnownedBytes]:
     """One sequence from opening to closing. The trace holds digests; `on_logits` gets the bytes.
 
-    Its KV blocks are reserved before the first token, so that what it owns does not change on the way.
+    Its KV blocks are reserved before the first token, so that what it owns does not change.
     """
     sequence = model.open()
     try:

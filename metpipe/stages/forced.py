@@ -1,4 +1,4 @@
-"""Runs that are fed the reference's tokens: repeats, variants, and controls with one token changed."""
+"""Runs that are fed the reference's tokens: repeats, variants, controls with one changed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from metpipe.engine.model import ForwardSelect, Model
 from metpipe.pipeline import StageContext
 from metpipe.stages.decode import OnLogits, UnownedBytes, decode_prompt
 from metpipe.stages.live import LEGACY, live_of
-from metpipe.stages.reference import logits_path, read_traces, writer
 from metpipe.stages.records import read_result, to_json
+from metpipe.stages.reference import logits_path, read_traces, writer
 
 __all__ = ["run_control", "run_forced", "select_of"]
 
@@ -150,7 +150,7 @@ class _Replay:
         return compare
 
     def _decode_again(self, comparer: Comparer) -> None:
-        """Both forwards once more, for the bytes of the steps that are known to differ by digest."""
+        """Both forwards once more, for the bytes of steps that differ by digest."""
         wanted = set(comparer.result().undecoded)
         path = self.context.out / "again.npy"
         legacy = self.model.forward(LEGACY)

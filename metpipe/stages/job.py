@@ -24,7 +24,7 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     """Run the stages of one job and report them.
 
     Raises:
-        ConfigError: the run asks for what cannot be executed or planned, known before or in a stage.
+        ConfigError: the run asks for what can't be executed or planned.
     """
     live = Live(run, open_kernel_sets(run.device, run.kernels))
     if run.pipeline.diff or run.pipeline.ledger:

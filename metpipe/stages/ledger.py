@@ -11,8 +11,8 @@ from metpipe.engine.model import ForwardSelect, Model
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.ledger import check_ledger
 from metpipe.memory.point import Boot, Point, Workload
-from metpipe.memory.registry import read_devices
 from metpipe.memory.record import to_record
+from metpipe.memory.registry import read_devices
 from metpipe.pipeline import StageContext
 from metpipe.report.memory_section import ledger_section
 from metpipe.resources import kernels_dir

@@ -1,4 +1,4 @@
-"""load: opens checkpoint, circuit and model, and keeps the facts that a report states about them."""
+"""load: opens checkpoint, circuit and model, and keeps what a report states of them."""
 
 from __future__ import annotations
 

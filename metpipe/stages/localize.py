@@ -1,7 +1,8 @@
 """localize: on a difference, where it starts: the first step, the first op, the rule that wrote it.
 
-The circuit with reference rules and the differing variant are run side by side on the prompt that differs first:
-state and logits are digested after every step, and the first step at which they part is run launch by launch.
+The circuit with reference rules and the differing variant run side by side on the first prompt that
+differs: state and logits are digested after every step, and the first step at which they part is
+run launch by launch.
 """
 
 from __future__ import annotations

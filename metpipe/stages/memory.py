@@ -1,4 +1,4 @@
-"""memory: plans a serve's bytes for the hardware section's device, and answers the inverse questions."""
+"""memory: plans a serve's bytes for the hardware's device, and asks the inverse questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forward's bits depend on the tokens alone: not on chunks, slots, blocks, tenants or the forward."""
+"""A forward's bits depend on the tokens alone: not on chunks, slots, blocks or tenants."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ def test_units_are_handed_out_in_order_and_the_last_freed_first():
 
 
 def test_an_empty_pool_names_itself_and_the_knob():
+    units = FreeList(1, "KV blocks", "slots")
+    units.take()
     with pytest.raises(ConfigError, match=r"pool of 1 KV blocks is empty: raise slots"):
-        units = FreeList(1, "KV blocks", "slots")
-        units.take()
         units.take()
 
 

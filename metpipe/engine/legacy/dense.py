@@ -1,7 +1,7 @@
 """The hand-written forward of the dense family: Llama, Qwen2, Qwen3, Mistral.
 
-It knows the family, not the circuit: dims come from config.json, weights by module name. One kernel per op, each writing
-its own buffer; the bound launches of a row count are kept, since every buffer's address is fixed.
+It knows the family, not the circuit: dims come from config.json, weights by module name. One
+kernel per op, each writing its own buffer, whose address stays: a step is bound once a row count.
 Shapes: T rows, D hidden, I inter, V vocabulary, H query heads, G KV heads, E head dim.
 """
 

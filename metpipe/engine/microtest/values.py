@@ -92,6 +92,8 @@ def _opposed(subject: Subject, noise_RD: torch.Tensor) -> torch.Tensor:
 def _huge_and_denormal(subject: Subject, g: torch.Generator) -> torch.Tensor:
     """Huge times tiny: products are moderate, squares of even rows stay finite."""
     low, high = (-60, -40) if subject.role == "matrix" else (40, 60)
+    if subject.role == "stream" and subject.beside_matrix:
+        low, high = -10, 20  # of the products' size
     values_RD = _scaled(subject, g, low, high)
     if subject.is_edge:
         values_RD[1::2] *= 2.0**60
@@ -114,6 +116,8 @@ def _nonfinite(subject: Subject, g: torch.Generator) -> torch.Tensor:
 
 
 def _mixed_exponents(subject: Subject, g: torch.Generator) -> torch.Tensor:
+    if subject.role in ("operand", "matrix"):
+        return _scaled(subject, g, -15, 15)
     return _scaled(subject, g, -30, 30)
 
 
