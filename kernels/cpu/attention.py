@@ -13,25 +13,25 @@ import numpy as np
 import torch
 
 from .check import bf16, disjoint, i32, matrix
-from .dot import dot
+from .dot import dot, dot_4_rows
 from .jit import device, kernel
-from .kv import pool_row
 from .launch import Launch, bind
 from .memory import (
+    even,
     load1,
-    load16,
     load_f32,
     load_f32x16,
     load_i32,
     load_i64,
     load_number,
+    odd,
     stack_f32,
     store1,
-    store16,
     store_f32,
     store_f32x16,
     store_i64,
     store_nan,
+    store_pairs,
 )
 from .scalar import exp
 from .simd import LANES, div, fma, greatest, hmax, hsum, keep_first, mul, splat, sub, zero
@@ -41,40 +41,81 @@ __all__ = ["paged_attention"]
 MAX_HEAD_DIM = 512
 CHUNK = LANES
 """Tokens a step of the online softmax: part of the numerics."""
-ADDRESS_FLOATS = 2 * CHUNK
+OFFSET_FLOATS = 2 * CHUNK
+PAIRS = 2 * LANES
 MINUS_INFINITY = np.float32(-np.inf)
 ZERO = np.float32(0)
 
 
 @device
-def scale_and_add(acc, alpha, scores, values, v, count, head_dim):
-    """Takes acc to acc * alpha + sum of scores[j] * v[values[j]], token by token."""
-    whole = head_dim - head_dim % LANES
-    for i in range(0, whole, LANES):
+def locate(offsets, start, count, table, columns, block_size, pool_rows, row_bytes):
+    """Stores where tokens start .. start+count-1 lie in the pool, in bytes; whether they do."""
+    column = start // block_size
+    inside = start - column * block_size
+    for j in range(count):
+        if inside == block_size:
+            column += 1
+            inside = 0
+        if column >= columns:
+            return False
+        row = load_i32(table, column) * block_size + inside
+        if row < 0 or row >= pool_rows:
+            return False
+        store_i64(offsets, j, row * row_bytes)
+        inside += 1
+    return True
+
+
+@device
+def score(q, k, offsets, scores, count, scale, head_dim):
+    """Stores scale * q . k of `count` tokens."""
+    for j in range(0, count - 3, 4):
+        a = k + load_i64(offsets, j)
+        b = k + load_i64(offsets, j + 1)
+        c = k + load_i64(offsets, j + 2)
+        d = k + load_i64(offsets, j + 3)
+        dots = dot_4_rows(a, b, c, d, q, head_dim)
+        for i in range(4):
+            store_f32(scores, j + i, mul(dots[i], scale))
+    for j in range(count - count % 4, count):
+        store_f32(scores, j, mul(dot(k + load_i64(offsets, j), q, head_dim), scale))
+
+
+@device
+def scale_and_add(acc, alpha, scores, v, offsets, count, head_dim):
+    """Takes acc to acc * alpha + sum of scores[j] * v[j], token by token."""
+    whole = head_dim - head_dim % PAIRS
+    for i in range(0, whole, PAIRS):
         a = mul(load_f32x16(acc, i), splat(alpha))
+        b = mul(load_f32x16(acc, i + LANES), splat(alpha))
         for j in range(count):
-            a = fma(splat(load_f32(scores, j)), load16(v + load_i64(values, j), i), a)
+            weight = splat(load_f32(scores, j))
+            row = v + load_i64(offsets, j)
+            a = fma(weight, even(row, i), a)
+            b = fma(weight, odd(row, i), b)
         store_f32x16(acc, i, a)
+        store_f32x16(acc, i + LANES, b)
     for i in range(whole, head_dim):
-        b = mul(load_f32(acc, i), alpha)
+        c = mul(load_f32(acc, i), alpha)
         for j in range(count):
-            b = fma(load_f32(scores, j), load1(v + load_i64(values, j), i), b)
-        store_f32(acc, i, b)
+            c = fma(load_f32(scores, j), load1(v + load_i64(offsets, j), i), c)
+        store_f32(acc, i, c)
 
 
 @device
 def divide(acc, total, y, head_dim):
-    """Stores acc / total as bf16."""
-    whole = head_dim - head_dim % LANES
-    for i in range(0, whole, LANES):
-        store16(y, i, div(load_f32x16(acc, i), splat(total)))
+    """Stores acc / total as bf16. Of 32 elements acc holds the even ones first, then the odd."""
+    whole = head_dim - head_dim % PAIRS
+    for i in range(0, whole, PAIRS):
+        a = div(load_f32x16(acc, i), splat(total))
+        store_pairs(y, i, a, div(load_f32x16(acc, i + LANES), splat(total)))
     for i in range(whole, head_dim):
         store1(y, i, div(load_f32(acc, i), total))
 
 
 @device
 def attend(q, k, v, y, position, table, columns, block_size, pool_rows, kv_dim, head_dim, scale,
-           acc, scores, values):  # fmt: skip
+           acc, scores, offsets):  # fmt: skip
     """One head of one row; k and v point at the head's part of pool row 0."""
     for i in range(head_dim):
         store_f32(acc, i, ZERO)
@@ -82,19 +123,16 @@ def attend(q, k, v, y, position, table, columns, block_size, pool_rows, kv_dim, 
     total = ZERO
     for start in range(0, position + 1, CHUNK):
         count = min(CHUNK, position + 1 - start)
-        for j in range(count):
-            row = pool_row(table, start + j, columns, block_size, pool_rows)
-            if row < 0:
-                return False
-            store_i64(values, j, 2 * row * kv_dim)
-            store_f32(scores, j, mul(dot(k + 2 * row * kv_dim, q, head_dim), scale))
+        if not locate(offsets, start, count, table, columns, block_size, pool_rows, 2 * kv_dim):
+            return False
+        score(q, k, offsets, scores, count, scale, head_dim)
         s = keep_first(load_f32x16(scores, 0), count, MINUS_INFINITY)
         new_top = greatest(top, hmax(s))
         alpha = exp(sub(top, new_top))
         p = exp(sub(s, splat(new_top)))
         store_f32x16(scores, 0, p)
         total = fma(total, alpha, hsum(p))
-        scale_and_add(acc, alpha, scores, values, v, count, head_dim)
+        scale_and_add(acc, alpha, scores, v, offsets, count, head_dim)
         top = new_top
     divide(acc, total, y, head_dim)
     return True
@@ -119,7 +157,7 @@ def _paged_attention(arguments, chunk, chunks):
     scale = load_number(arguments, 14)
     acc = stack_f32(MAX_HEAD_DIM)
     scores = stack_f32(CHUNK)
-    values = stack_f32(ADDRESS_FLOATS)
+    offsets = stack_f32(OFFSET_FLOATS)
     store_f32x16(scores, 0, zero())
     items = rows * heads
     for item in range(chunk * items // chunks, (chunk + 1) * items // chunks):
@@ -129,7 +167,7 @@ def _paged_attention(arguments, chunk, chunks):
         position = load_i32(positions, row)
         own = table + 4 * row * columns
         if not attend(q + at, k_pool + kv, v_pool + kv, y + at, position, own, columns, block_size,
-                      pool_rows, kv_dim, head_dim, scale, acc, scores, values):  # fmt: skip
+                      pool_rows, kv_dim, head_dim, scale, acc, scores, offsets):  # fmt: skip
             for i in range(head_dim):
                 store_nan(y + at, i)
 

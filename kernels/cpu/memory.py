@@ -18,7 +18,7 @@ from .simd import FLOAT, INT16, INT32, LANES, VECTOR, VECTOR32, bf16_bits, call_
 __all__ = [
     "copy_bytes", "even", "load1", "load16", "load_f32", "load_f32x16", "load_i32", "load_i64",
     "load_number", "load_u8", "load_u64", "odd", "prefetch", "stack_f32", "store1", "store16",
-    "store_f32", "store_f32x16", "store_i32", "store_i64", "store_nan",
+    "store_f32", "store_f32x16", "store_i32", "store_i64", "store_nan", "store_pairs",
 ]  # fmt: skip
 
 INT8, INT64, DOUBLE = ir.IntType(8), ir.IntType(64), ir.DoubleType()
@@ -98,6 +98,19 @@ load_number = _load(DOUBLE, DOUBLE, 8, types.float32, lambda builder, a: builder
 """A bound float argument, as float32."""
 store_i64 = _store(INT64, INT64, 8, types.intp, _same)
 store_i32 = _store(INT32, INT32, 4, types.intp, lambda builder, a: builder.trunc(a, INT32))
+
+
+@intrinsic
+def store_pairs(typing: Any, base: types.Type, i: types.Type, a: types.Type, b: types.Type) -> Any:
+    """Rounds to bf16 elements i .. i+31: the even ones of `a`, the odd ones of `b`."""
+
+    def generate(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
+        low, high = (bf16_bits(builder, value) for value in args[2:])
+        pairs = builder.or_(low, builder.shl(high, constant(VECTOR32, 16)))
+        builder.store(pairs, _pointer(builder, *args[:2], INT16, VECTOR32), align=2)
+        return context.get_dummy_value()
+
+    return types.void(ADDRESS, ADDRESS, v16, v16), generate
 
 
 @intrinsic
