@@ -14,6 +14,7 @@ import torch
 
 from metpipe.circuit import Circuit, Group, Node, Source
 from metpipe.engine.weights import Weights
+from metpipe.errors import ConfigError
 
 __all__ = ["Argument", "ArgumentSources"]
 
@@ -31,7 +32,6 @@ class ArgumentSources:
     states: Mapping[str, torch.Tensor]
     rope: Callable[[Node], tuple[torch.Tensor, torch.Tensor]]
     step: Mapping[str, torch.Tensor | int]
-    workspaces: Mapping[str, torch.Tensor]
     rows_of: Callable[[str], int]
     """edge id -> its rows in this program"""
 
@@ -46,7 +46,10 @@ class ArgumentSources:
             case "dim":
                 return self.circuit.dims[rest]
             case "workspace":
-                return self.workspaces[rest]
+                raise ConfigError(
+                    f"{group.rule.source}, rule {group.rule.id}: {source!r}: programs of this "
+                    "version give no workspaces; keep what the kernel needs on its stack"
+                )
         return self._of_node(self.circuit.nodes[group.nodes[int(head)]], rest)
 
     def _of_node(self, node: Node, what: str) -> Argument:
@@ -66,6 +69,11 @@ class ArgumentSources:
                 return self.rope(node)[("cos", "sin").index(name)]
             case "state":
                 return self._state(node, name)
+            case "tensor":
+                raise ConfigError(
+                    f"{node.id}: a kernel asks for the tensor {name!r}, and programs of this "
+                    "version bind weights and biases only"
+                )
         raise AssertionError(f"the rule parser let the source {what!r} through")
 
     def _input(self, node: Node, index: int) -> torch.Tensor:

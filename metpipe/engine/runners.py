@@ -72,6 +72,7 @@ class CircuitRunner:
         self._model = model
         self._select = select
         self._rules, self._functions = _rules_and_kernels(model, select)
+        _check_levers(self._rules, select)
         self._plans: dict[tuple[str, int], Plan] = {}
         self._arena = model.allocator.take(
             "arena", select.name, (self._arena_bytes(),), torch.uint8
@@ -95,7 +96,6 @@ class CircuitRunner:
             states=model.states,
             rope=model.rope_of,
             step=step_sources(model, rows),
-            workspaces={},
             rows_of=lambda edge_id: edge_rows(plan, model.circuit.edges[edge_id], rows),
         )
         return compile_program(plan, rows, sources, self._functions), views
@@ -132,6 +132,14 @@ class CircuitRunner:
         """The widest program's arena: one-row decode, and the widest prefill."""
         runs = (("decode", 1), ("prefill", self._model.sizes.max_rows))
         return max(layout(self.plan(mode, rows), rows).total for mode, rows in runs)
+
+
+def _check_levers(rules: RuleSet, select: ForwardSelect) -> None:
+    if unknown := select.levers - rules.levers:
+        raise ConfigError(
+            f"variants.{select.name}.levers: no rule of {rules.source} has the lever "
+            f"{min(unknown)!r}; those with one: {', '.join(sorted(rules.levers)) or 'none'}"
+        )
 
 
 def in_one_launch(kernels: KernelSet, launches: tuple[Launch, ...]) -> Launch:

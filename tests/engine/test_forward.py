@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from metpipe.circuit import Select
+from metpipe.engine.legacy.dense import DenseShape
 from metpipe.engine.model import ForwardSelect, Model
+from metpipe.errors import ConfigError
 from tests.engine.opened import CONFIG, opened
 
 LEGACY = ForwardSelect("legacy", "legacy", Select.reference())
@@ -185,3 +187,30 @@ def test_every_family_member_is_equal_under_both_forwards(changes):
         config.pop("attention_bias")
     model = opened(config)
     assert run(model, CIRCUIT, PROMPT, TOKENS) == run(model, LEGACY, PROMPT, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kv_heads", "head_dim"),
+    [("llama", 4, 16), ("mistral", 8, 16), ("qwen2", 32, 16), ("qwen3", 32, 128)],
+)
+def test_the_legacy_forward_takes_each_class_s_own_defaults(model_type, kv_heads, head_dim):
+    transformers = pytest.importorskip("transformers")
+    config = {
+        "model_type": model_type,
+        "hidden_size": 64,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "vocab_size": 9,
+    }
+    shape = DenseShape.from_config(config)
+    assert (shape.num_kv_heads, shape.head_dim) == (kv_heads, head_dim)
+    theirs = transformers.AutoConfig.for_model(**config)
+    assert theirs.num_key_value_heads == kv_heads
+    assert (getattr(theirs, "head_dim", None) or 16) == head_dim
+
+
+def test_a_lever_that_no_rule_has_is_refused_by_name(model):
+    select = ForwardSelect("mine", "circuit", Select.all(), frozenset({"fast_and_loose"}))
+    with pytest.raises(ConfigError, match=r"variants\.mine\.levers: .* 'fast_and_loose'"):
+        model.forward(select)

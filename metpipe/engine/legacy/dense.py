@@ -25,6 +25,16 @@ HEAD_BUFFERS = ("head_in", "logits", "tokens")
 """One row a sequence, not one a token: a prefill's logits are those of its last token."""
 
 
+CLASS_DEFAULTS: Mapping[str, tuple[int | None, int | None]] = {
+    "llama": (None, None),
+    "mistral": (8, None),
+    "qwen2": (32, None),
+    "qwen3": (32, 128),
+}
+"""model_type -> KV heads and head dim of its Hugging Face class where the config has no such key;
+None: as many KV heads as heads, hidden / heads."""
+
+
 @dataclass(frozen=True, slots=True)
 class DenseShape:
     """What the forward needs of config.json."""
@@ -49,6 +59,7 @@ class DenseShape:
         number = _numbers(config)
         kind = str(config["model_type"])
         heads = number("num_attention_heads", None)
+        kv_heads, head_dim = CLASS_DEFAULTS[kind]
         bias = bool(config.get("attention_bias", False))
         return cls(
             num_layers=number("num_hidden_layers", None),
@@ -56,8 +67,8 @@ class DenseShape:
             inter=number("intermediate_size", None),
             vocab=number("vocab_size", None),
             num_heads=heads,
-            num_kv_heads=number("num_key_value_heads", heads),
-            head_dim=number("head_dim", number("hidden_size", None) // heads),
+            num_kv_heads=_kv_heads(config, heads, kv_heads),
+            head_dim=number("head_dim", head_dim or number("hidden_size", None) // heads),
             eps=float(str(config.get("rms_norm_eps", 1e-6))),
             qk_norm=kind == "qwen3",
             qkv_bias=kind == "qwen2" or bias,
@@ -73,6 +84,12 @@ class DenseShape:
         kind = found.get("rope_type", found.get("type", "default"))
         theta = found.get("rope_theta", config.get("rope_theta", 10000.0))
         return rope_spec({**found, "rope_type": kind, "rope_theta": theta}, self.head_dim)
+
+
+def _kv_heads(config: Mapping[str, object], heads: int, absent: int | None) -> int:
+    """A null is as many KV heads as heads; an absent key is the class's own default."""
+    value = config.get("num_key_value_heads", absent)
+    return heads if value is None else int(str(value))
 
 
 def _numbers(config: Mapping[str, object]) -> Callable[[str, int | None], int]:

@@ -75,7 +75,6 @@ def argument_sources(
         states={state: own[state_label(state)].tensor for state in place.states},
         rope=lambda node: (shared[f"cos of {node.id}"].tensor, shared[f"sin of {node.id}"].tensor),
         step={**step, "block_size": layout.block_size},
-        workspaces={},
         rows_of=place.rows_of,
     )
 
