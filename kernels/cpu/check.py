@@ -37,23 +37,24 @@ def matrix(name: str, tensor: torch.Tensor) -> tuple[int, int]:
 
 def disjoint(outputs: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor | None]) -> None:
     """Refuses an output that shares memory with an input, or with another output."""
-    spans = [(name, *_span(tensor)) for name, tensor in outputs.items()]
-    others = [(name, *_span(tensor)) for name, tensor in inputs.items() if tensor is not None]
-    for i, (name, start, stop) in enumerate(spans):
-        for other, other_start, other_stop in spans[i + 1 :] + others:
+    spans = []
+    for name, tensor in inputs.items():
+        if tensor is not None:
+            start = tensor.data_ptr()
+            spans.append((start, start + tensor.nbytes, name))
+    for name, tensor in outputs.items():
+        start = tensor.data_ptr()
+        stop = start + tensor.nbytes
+        for other_start, other_stop, other in spans:
             if start < other_stop and other_start < stop:
                 raise ValueError(f"{name} overlaps {other}: give it memory of its own")
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    return start, start + tensor.nbytes
+        spans.append((start, stop, name))
 
 
 def _address(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
     if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous():
         _refuse(name, tensor, dtype, shape)
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise ValueError(f"{name} is on {tensor.device}: this kernel set runs on the CPU")
     return tensor.data_ptr()
 
