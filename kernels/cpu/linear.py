@@ -69,38 +69,26 @@ def chunk_start(chunk, chunks, n):
 
 @kernel
 def _linear(arguments, chunk, chunks):
-    x = load_i64(arguments, 0)
-    w = load_i64(arguments, 1)
-    bias = load_i64(arguments, 2)
-    residual = load_i64(arguments, 3)
-    y = load_i64(arguments, 4)
-    rows = load_i64(arguments, 5)
-    n = load_i64(arguments, 6)
-    k = load_i64(arguments, 7)
-    low = chunk_start(chunk, chunks, n)
-    high = chunk_start(chunk + 1, chunks, n)
-    outputs(x, rows, w, bias, residual, y, n, k, low, high)
-
-
-@kernel
-def _qkv(arguments, chunk, chunks):
+    """Any number of weights over one x, as if they were one: chunks run over all their outputs."""
     x = load_i64(arguments, 0)
     rows = load_i64(arguments, 1)
     k = load_i64(arguments, 2)
     n = load_i64(arguments, 3)
+    parts = load_i64(arguments, 4)
     low = chunk_start(chunk, chunks, n)
     high = chunk_start(chunk + 1, chunks, n)
     first = 0
-    for part in range(3):
-        at = 4 + 4 * part
+    for part in range(parts):
+        at = 5 + 5 * part
         w = load_i64(arguments, at)
         bias = load_i64(arguments, at + 1)
-        y = load_i64(arguments, at + 2)
-        size = load_i64(arguments, at + 3)
+        residual = load_i64(arguments, at + 2)
+        y = load_i64(arguments, at + 3)
+        size = load_i64(arguments, at + 4)
         start = max(low - first, 0)
         stop = min(high - first, size)
         if start < stop:
-            outputs(x, rows, w, bias, 0, y, size, k, start, stop)
+            outputs(x, rows, w, bias, residual, y, size, k, start, stop)
         first += size
 
 
@@ -185,13 +173,15 @@ def _bind_linear(
     disjoint({"y": y}, {"x": x, "weight": weight, "bias": bias, "stream": stream})
     arguments = (
         bf16("x", x, (rows, k)),
+        rows,
+        k,
+        n,
+        1,
         bf16("weight", weight, (n, k)),
         optional_vector("bias", bias, n),
         0 if stream is None else bf16("stream", stream, (rows, n)),
         bf16("y", y, (rows, n)),
-        rows,
         n,
-        k,
     )
     return bind(_linear, arguments, (x, weight, bias, stream, y), 2 * n * k)
 
@@ -212,19 +202,20 @@ def qkv(
     """Three linears of one x [rows, k] in one launch: q, k, v [rows, their n]."""
     rows, dim = matrix("x", x)
     parts = (("q", q_weight, q_bias, q), ("k", k_weight, k_bias, k), ("v", v_weight, v_bias, v))
-    arguments = [bf16("x", x, (rows, dim)), rows, dim, 0]
+    arguments = [bf16("x", x, (rows, dim)), rows, dim, 0, len(parts)]
     for name, weight, bias, y in parts:
         n, _ = matrix(f"{name}_weight", weight)
         arguments += [
             bf16(f"{name}_weight", weight, (n, dim)),
             optional_vector(f"{name}_bias", bias, n),
+            0,
             bf16(name, y, (rows, n)),
             n,
         ]
         arguments[3] += n
     read = {"x": x, "q_weight": q_weight, "k_weight": k_weight, "v_weight": v_weight}
     disjoint({"q": q, "k": k, "v": v}, read)
-    return bind(_qkv, arguments, (*parts, x), 2 * arguments[3] * dim)
+    return bind(_linear, arguments, (*parts, x), 2 * arguments[3] * dim)
 
 
 def gate_up_silu(
