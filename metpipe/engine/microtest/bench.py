@@ -17,7 +17,6 @@ from metpipe.engine.microtest.memory import (
     state_label,
 )
 from metpipe.engine.microtest.places import Place
-from metpipe.engine.microtest.sources import refuse_unbindable
 from metpipe.engine.microtest.step_layout import lay_out
 from metpipe.engine.microtest.trial import Trial, pair_of
 from metpipe.engine.program import Program, compile_program
@@ -41,14 +40,12 @@ class Bench:
         """Allocate and bind.
 
         Raises:
-            ConfigError: an argument of the rule names what its node does not have, or a kernel
-                refuses its arguments or does not compile.
+            ConfigError: a kernel of the rule refuses its arguments, or does not compile.
         """
         self.candidate, self.place, self._seed = candidate, place, seed
         vocab_size = place.circuit.dims["vocab"]
         self._layout = lay_out(place.mode, place.rows, candidate.block_size, vocab_size)
         self._shared: dict[str, Guarded] = dict(shared_memory(place, self._layout))
-        refuse_unbindable(place.fused)
         self.chain = self._side(place.chain, candidate.builtin_kernels)
         try:
             self.rule = self._side(place.fused, candidate.kernels)

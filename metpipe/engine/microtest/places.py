@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from metpipe.circuit import Circuit, Group, Node, Plan, Rule, Uncovered, edge_rows, fuse
+from metpipe.circuit import (
+    Circuit,
+    Group,
+    Node,
+    Plan,
+    Rule,
+    Uncovered,
+    edge_rows,
+    fuse,
+    row_buckets,
+)
 from metpipe.circuit.errors import EmptySection
 from metpipe.circuit.situation import obstacle
 from metpipe.circuit.sources import sources_in
@@ -95,11 +105,12 @@ def find_places(candidate: Candidate, circuits: Mapping[str, Circuit]) -> tuple[
     """
     found: dict[object, Place] = {}
     for name, circuit in circuits.items():
-        for mode, rows in product(_modes(candidate.rule), _rows(candidate.rule)):
-            for place in _places_at(candidate, name, circuit, mode, rows):
-                first = found.setdefault(_work(place), place)
+        for mode in _modes(candidate.rule):
+            for place in _places_in(candidate, name, circuit, mode):
+                work = _work(place)
+                first = found.setdefault(work, place)
                 if mode not in first.modes:
-                    found[_work(place)] = replace(first, modes=(*first.modes, mode))
+                    found[work] = replace(first, modes=(*first.modes, mode))
     return tuple(found.values())
 
 
@@ -131,9 +142,22 @@ def _rows(rule: Rule) -> list[int]:
     return sorted(inside | {low} | ({high} if high <= EDGE_ROWS else set()))
 
 
-def _places_at(
-    candidate: Candidate, name: str, circuit: Circuit, mode: str, rows: int
-) -> Iterator[Place]:
+def _places_in(candidate: Candidate, name: str, circuit: Circuit, mode: str) -> Iterator[Place]:
+    """Plans are fused once per row bucket, as a forward does."""
+    rows = _rows(candidate.rule)
+    for bucket in row_buckets(candidate.rules, mode, rows[-1]):
+        inside = [count for count in rows if bucket.low <= count <= bucket.high]
+        plans = [*_plans(candidate, circuit, mode, bucket.high)] if inside else []
+        for count, (fused, chain) in product(inside, plans):
+            yield Place(
+                name, mode, count, replace(fused, rows=count), replace(chain, rows=count), (mode,)
+            )
+
+
+def _plans(
+    candidate: Candidate, circuit: Circuit, mode: str, rows: int
+) -> Iterator[tuple[Plan, Plan]]:
+    """The rule's plan and its chain's, for the first group of each shape that it won."""
     try:
         plan = fuse(circuit, candidate.rules, candidate.situation(mode, rows))
     except (EmptySection, Uncovered):
@@ -144,11 +168,11 @@ def _places_at(
             shapes.setdefault(_shape(circuit, group), group)
     if not shapes:
         return
-    reference = fuse(circuit, candidate.builtin_rules, candidate.reference_situation(mode, rows))
+    situation = candidate.reference_situation(mode, rows)
+    reference = fuse(circuit, candidate.builtin_rules, situation)
     for group in shapes.values():
-        fused = replace(plan, groups=(group,))
         chain = replace(reference, groups=_chain(reference, group))
-        yield Place(name, mode, rows, fused, chain, (mode,))
+        yield replace(plan, groups=(group,)), chain
 
 
 def _shape(circuit: Circuit, group: Group) -> tuple[object, ...]:
