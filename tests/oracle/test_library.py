@@ -11,6 +11,9 @@ import pytest
 
 from metpipe.errors import ConfigError
 from metpipe.oracle import library, quiet, require_oracle
+from tests.oracle.extra import needs_transformers
+
+pytestmark = needs_transformers
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):

@@ -10,7 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from metpipe.errors import ConfigError
 from metpipe.oracle import CheckpointFiles, OutsideModel, quiet
+from tests.oracle.extra import needs_transformers
 from tests.oracle.models import save_model
+
+pytestmark = needs_transformers
 
 TOKENS = (5, 9, 2, 7, 7, 1)
 
