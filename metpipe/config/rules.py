@@ -111,6 +111,15 @@ def _what_ifs(run: Run) -> Iterator[Problem]:
             )
 
 
+def _boot(run: Run) -> Iterator[Problem]:
+    if run.ledger.boot is not None:
+        yield Problem(
+            "ledger.boot",
+            "a boot's file is not read by this version of metpipe, which checks the plan against "
+            "this process's own allocations; leave it out",
+        )
+
+
 def _rule(run: Run) -> Iterator[Problem]:
     if run.pipeline.rule and run.rule is None:
         yield Problem("rule", "pipeline=rule needs the id of the rule to judge: rule=ID")
@@ -155,7 +164,6 @@ def _files_exist(run: Run) -> Iterator[Problem]:
         "prompts": (run.prompts if isinstance(run.prompts, str) else None, Path.is_file, "file"),
         "kernels": (run.kernels, Path.is_dir, "folder"),
         "resume": (run.resume, Path.is_dir, "folder"),
-        "ledger.boot": (run.ledger.boot, Path.is_file, "file"),
         "model.checkpoint": (run.model.checkpoint, Path.exists, "file or folder"),
     }
     for key, (path, exists, kind) in wanted.items():
@@ -171,6 +179,7 @@ RULES: tuple[Rule, ...] = (
     _companions,
     _model_has_a_source,
     _what_ifs,
+    _boot,
     _rule,
     _prompts,
     _legacy_has_no_rules,

@@ -114,8 +114,10 @@ def _moved(runs: Mapping[str, Ran]) -> tuple[MovedBytes, ...]:
     for ran in runs.values():
         for index, bytes_ in enumerate(ran.unowned):
             labels = differing_labels(bytes_.before, bytes_.after)
-            if labels:
-                found.append(MovedBytes(f"{ran.kind}, prompt {index}", ran.variant, labels))
+            if labels or bytes_.moved_at is not None:
+                at = "" if bytes_.moved_at is None else f", first after step {bytes_.moved_at}"
+                labels = labels or ("written and restored",)
+                found.append(MovedBytes(f"{ran.kind}, prompt {index}{at}", ran.variant, labels))
     return tuple(found)
 
 

@@ -28,6 +28,8 @@ class UnownedBytes:
 
     before: dict[str, str]
     after: dict[str, str]
+    moved_at: int | None = None
+    """the first step after which it had moved, where each step was checked"""
 
 
 def decode_prompt(
@@ -39,10 +41,12 @@ def decode_prompt(
     *,
     on_logits: OnLogits,
     hash_bytes: HashBytes | None = None,
+    check_steps: bool = False,
     tick: Callable[[], object] = lambda: None,
 ) -> tuple[Trace, UnownedBytes]:
     """One sequence from opening to closing. The trace holds digests; `on_logits` gets the bytes.
 
+    With `check_steps` the bytes that the sequence does not own are digested after each step too.
     Its KV blocks are reserved before the first token, so that what it owns does not change.
     """
     sequence = model.open()
@@ -53,6 +57,7 @@ def decode_prompt(
         on_logits(None, logits_V)
         prefill_digest = logits_digest(logits_V, hash_bytes=hash_bytes)
         digests, enqueue_ms, step_ms = [], [], []
+        moved_at: int | None = None
         for step in range(steps):
             token = feed.next(logits_V)
             begin = time.perf_counter()
@@ -64,6 +69,8 @@ def decode_prompt(
             step_ms.append((done - begin) * MS)
             on_logits(step, kept_V)
             digests.append(logits_digest(kept_V, hash_bytes=hash_bytes))
+            if check_steps and moved_at is None and model.unowned_digests(sequence) != before:
+                moved_at = step
             tick()
         states = model.state_digests(sequence)
         after = model.unowned_digests(sequence)
@@ -78,4 +85,4 @@ def decode_prompt(
         enqueue_ms=tuple(enqueue_ms),
         step_ms=tuple(step_ms),
     )
-    return trace, UnownedBytes(before, after)
+    return trace, UnownedBytes(before, after, moved_at)

@@ -129,6 +129,7 @@ class _Replay:
             Forced(fed),
             on_logits=on_logits,
             hash_bytes=self.model.hash_bytes,
+            check_steps=self.context.params["state_check"] == "step",
             tick=tick,
         )
 

@@ -159,6 +159,10 @@ class _OpenModels:
             self._key = key
         return self._model
 
+    def close(self) -> None:
+        """Let the open model go."""
+        self._key = self._model = None
+
 
 OPEN = _OpenModels()
 

@@ -98,7 +98,11 @@ def _load_params(run: Run) -> dict[str, Any]:
 
 
 def _decode_params(run: Run) -> dict[str, Any]:
-    return {"steps": run.steps, "keep_logits": run.keep_logits}
+    return {
+        "steps": run.steps,
+        "keep_logits": run.keep_logits,
+        "state_check": run.state_check,
+    }
 
 
 def _memory_params(run: Run) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def _decode(
         Greedy(),
         on_logits=writer(file) if file else nothing,
         hash_bytes=model.hash_bytes,
+        check_steps=context.params["state_check"] == "step",
         tick=context.progress.advance,
     )
     if file is not None:
