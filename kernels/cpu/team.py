@@ -9,7 +9,8 @@ one thread alone finishes the step as well. Which thread computes a chunk change
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import numba
 from numba import prange
@@ -86,6 +87,20 @@ class StepLaunch:
         _play_together(*self._arguments)
 
 
-def together(launches: Sequence[Launch]) -> StepLaunch:
-    """One launch that runs these in order: the same bodies on the same chunks, the same bits."""
-    return StepLaunch(launches)
+def together(launches: Sequence[Callable[[], object]]) -> Callable[[], None]:
+    """One launch that runs these in order: the same bodies on the same chunks, the same bits.
+
+    A launch that is not this set's (a user's kernel may be any callable) runs by itself between.
+    """
+    if all(isinstance(launch, Launch) for launch in launches):
+        return StepLaunch(launches)
+    parts: list[Callable[[], object]] = []
+    for ours, group in groupby(launches, key=lambda launch: isinstance(launch, Launch)):
+        members = tuple(group)
+        parts += (StepLaunch(members),) if ours else members
+
+    def run() -> None:
+        for part in parts:
+            part()
+
+    return run

@@ -19,7 +19,8 @@ from metpipe.engine.microtest.memory import (
 from metpipe.engine.microtest.places import Place
 from metpipe.engine.microtest.step_layout import lay_out
 from metpipe.engine.microtest.trial import Trial, pair_of
-from metpipe.engine.program import Program, compile_program
+from metpipe.engine.program import Launch, compile_program
+from metpipe.engine.runners import in_one_launch
 from metpipe.errors import ConfigError
 
 __all__ = ["Bench", "Side"]
@@ -30,7 +31,9 @@ class Side:
     """The buffers of one side, and its launches."""
 
     memory: Memory
-    program: Program
+    launches: int
+    run: Launch
+    """all of them, as a forward runs a step"""
 
 
 class Bench:
@@ -44,9 +47,10 @@ class Bench:
         """
         self.candidate, self.place, self._seed = candidate, place, seed
         vocab_size = place.circuit.dims["vocab"]
-        self._layout = lay_out(place.mode, place.rows, candidate.block_size, vocab_size)
+        block_size = candidate.builtin.hardware.block_size
+        self._layout = lay_out(place.mode, place.rows, block_size, vocab_size)
         self._shared: dict[str, Guarded] = dict(shared_memory(place, self._layout))
-        self.chain = self._side(place.chain, candidate.builtin_kernels)
+        self.chain = self._side(place.chain, candidate.builtin.functions)
         try:
             self.rule = self._side(place.fused, candidate.kernels)
         except ConfigError:
@@ -61,7 +65,7 @@ class Bench:
             ConfigError: a kernel of the rule raises.
         """
         start = self.fill(kind)
-        self.chain.program.run()
+        self.chain.run()
         self._run_rule()
         first = {label: self.rule.memory[label].tensor.clone() for label in self._compared}
         moved = dict(self._moved(start))
@@ -106,7 +110,8 @@ class Bench:
     def _side(self, plan: Plan, kernels: Kernels) -> Side:
         memory = side_memory(self.place, plan, self._layout)
         sources = argument_sources(self.place, self._layout, memory, self._shared)
-        return Side(memory, compile_program(plan, self.place.rows, sources, kernels))
+        launches = compile_program(plan, self.place.rows, sources, kernels).launches
+        return Side(memory, len(launches), in_one_launch(self.candidate.builtin, launches))
 
     def _refill(self, side: Side, start: Start) -> None:
         for label, buffer in side.memory.items():
@@ -128,7 +133,7 @@ class Bench:
 
     def _run_rule(self) -> None:
         try:
-            self.rule.program.run()
+            self.rule.run()
         except Exception as error:  # a kernel may be plain Python
             raise self._failure("raised when it was launched", error) from error
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from metpipe.circuit import Rule, RuleSet, Select, Situation, UnknownRule
+from metpipe.engine.kernel_set import KernelSet
 from metpipe.engine.opening import KernelSets
 from metpipe.engine.program import Launch
 from metpipe.engine.runners import OVERLAY
@@ -25,10 +26,7 @@ class Candidate:
     """the built-in rules and this one"""
     builtin_rules: RuleSet
     kernels: Kernels
-    builtin_kernels: Kernels
-    capabilities: frozenset[str]
-    settings: Mapping[str, str]
-    block_size: int
+    builtin: KernelSet
     is_builtin: bool
 
     @property
@@ -43,8 +41,8 @@ class Candidate:
             mode=mode,
             rows=rows,
             kernels=frozenset(self.kernels),
-            capabilities=self.capabilities,
-            settings=self.settings,
+            capabilities=self.builtin.capabilities,
+            settings=self.builtin.settings,
             levers=frozenset([lever] if lever else []),
             select=Select.only([self.rule.id]),
         )
@@ -54,9 +52,9 @@ class Candidate:
         return Situation(
             mode=mode,
             rows=rows,
-            kernels=frozenset(self.builtin_kernels),
-            capabilities=self.capabilities,
-            settings=self.settings,
+            kernels=frozenset(self.builtin.functions),
+            capabilities=self.builtin.capabilities,
+            settings=self.builtin.settings,
             select=Select.reference(),
         )
 
@@ -81,10 +79,7 @@ def candidate_of(sets: KernelSets, rule_id: str) -> Candidate:
             **sets.builtin.functions,
             **{OVERLAY + name: function for name, function in overlay.items()},
         },
-        builtin_kernels=sets.builtin.functions,
-        capabilities=sets.builtin.capabilities,
-        settings=sets.builtin.settings,
-        block_size=sets.builtin.hardware.block_size,
+        builtin=sets.builtin,
         is_builtin=rule_id not in theirs,
     )
 

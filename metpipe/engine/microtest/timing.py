@@ -28,7 +28,7 @@ class Times:
 def time_both(bench: Bench) -> Times:
     """Medians of interleaved runs on normal values."""
     bench.fill("normal")
-    sides = (bench.chain.program.run, bench.rule.program.run)
+    sides = (bench.chain.run, bench.rule.run)
     for run in sides:
         run()
     runs = max(1, min(MOST_RUNS, int(SAMPLE_S / max(_seconds(sides[1], 1), 1e-7))))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from metpipe.engine.microtest import KINDS, Bench, candidate_of, find_places
+from metpipe.engine.runners import in_one_launch
 from metpipe.errors import ConfigError
 
 KERNEL = "residual.residual_add"
@@ -153,3 +154,15 @@ def test_the_same_seed_gives_the_same_values_and_another_gives_others(sets, circ
     for label in place.inputs:
         assert torch.equal(starts[0][label], starts[1][label])
         assert not torch.equal(starts[0][label], starts[2][label])
+
+
+def test_a_step_of_the_sets_launches_and_plain_ones_keeps_its_order(sets):
+    """A user's kernel may return any callable."""
+    x, y, z = (torch.zeros(1, 32, dtype=torch.bfloat16) for _ in range(3))
+    add = sets.builtin.functions[KERNEL]
+    first, last = add(stream=x, delta=x, y=y), add(stream=y, delta=y, y=z)
+    step = in_one_launch(sets.builtin, (lambda: x.fill_(1.0), first, lambda: y.add_(1.0), last))
+    for _ in range(2):
+        z.zero_()
+        step()
+        assert z.tolist() == [[6.0] * 32]
