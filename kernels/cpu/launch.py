@@ -1,15 +1,17 @@
-"""A bound launch: raw addresses in one table, and the only parallel function of the set.
+"""A bound launch: raw addresses in one table, and the parallel region that runs it.
 
-A table holds, for each launch, the body's machine address, the address of its arguments, and the
-number of chunks. One chunk runs on the calling thread; more run side by side, each writing its
-own outputs, so that the number of threads changes no bits.
+A table holds the body's machine address, the address of its arguments and the number of chunks,
+then the arguments. Bodies are called by address, so that this region (and the one of `team`, for a
+whole step) is compiled once for all kernels: a parallel function costs a second each. One chunk
+runs on the calling thread; more run side by side, each writing its own outputs, so that the number
+of threads changes no bits.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -20,7 +22,7 @@ from numba.extending import intrinsic
 from .jit import KERNEL_SIGNATURE, device
 from .memory import load_i64
 
-__all__ = ["HEADER", "Launch", "bind", "call_body", "chain", "threads_for"]
+__all__ = ["HEADER", "Launch", "bind", "call_body", "threads_for"]
 
 PARALLEL_BYTES = 256 * 1024
 """Below this much data to read, waking a second thread costs more than it brings."""
@@ -46,35 +48,34 @@ def call_body(typing: Any, body: types.Type, a: types.Type, b: types.Type, c: ty
 
 
 @device(parallel=True)
-def _play(table, count):
-    for i in range(count):
-        body = load_i64(table, 3 * i)
-        arguments = load_i64(table, 3 * i + 1)
-        chunks = load_i64(table, 3 * i + 2)
-        if chunks == 1:
-            call_body(body, arguments, 0, 1)
-        else:
-            for chunk in prange(chunks):
-                call_body(body, arguments, chunk, chunks)
+def _play(table):
+    body = load_i64(table, 0)
+    arguments = load_i64(table, 1)
+    chunks = load_i64(table, 2)
+    if chunks == 1:
+        call_body(body, arguments, 0, 1)
+    else:
+        for chunk in prange(chunks):
+            call_body(body, arguments, chunk, chunks)
 
 
 class Launch:
     """Launches what was bound: no argument, no allocation, any number of times."""
 
-    __slots__ = ("_address", "_count", "_kept", "_table", "kernels")
+    __slots__ = ("_address", "_kept", "_table", "kernel")
 
-    def __init__(self, table: array[int], count: int, kept: object, kernels: tuple[str, ...]):
-        self._table, self._count, self._kept = table, count, kept
+    def __init__(self, table: array[int], kept: object, kernel: str):
+        self._table, self._kept = table, kept
         self._address = table.buffer_info()[0]
-        self.kernels = kernels
+        self.kernel = kernel
 
     def __call__(self) -> None:
-        _play(self._address, self._count)
+        _play(self._address)
 
     @property
     def header(self) -> array[int]:
-        """Body, arguments and chunks of each launch, as `team` plays them."""
-        return self._table[: HEADER * self._count]
+        """Body, arguments and chunks, as `team` plays them."""
+        return self._table[:HEADER]
 
 
 def threads_for(data_bytes: int) -> int:
@@ -90,16 +91,7 @@ def bind(body: Any, arguments: Sequence[int | float], kept: object, data_bytes: 
     words = [_word(value) for value in arguments]
     table = array("q", [_machine_address(body), 0, threads_for(data_bytes), *words])
     table[1] = table.buffer_info()[0] + 8 * HEADER
-    return Launch(table, 1, kept, (body.__name__.removeprefix("_"),))
-
-
-def chain(launches: Sequence[Launch]) -> Launch:
-    """One launch that runs several in order, in a single call: the same bodies, the same bits."""
-    headers = array("q")
-    for launch in launches:
-        headers.extend(launch._table[: HEADER * launch._count])
-    kernels = tuple(name for launch in launches for name in launch.kernels)
-    return Launch(headers, len(kernels), tuple(launches), kernels)
+    return Launch(table, kept, body.__name__.removeprefix("_"))
 
 
 def _word(value: float) -> int:
@@ -117,6 +109,3 @@ def _machine_address(body: Any) -> int:
         address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
         _addresses[body] = address
     return address
-
-
-Body = Callable[[int, int, int], None]

@@ -88,24 +88,33 @@ def test_a_launch_keeps_its_tensors_alive(cpu):
     assert same_bits(y.check(), before)
 
 
-def test_a_chain_runs_in_order(cpu, module):
-    x, weight = make("normal", 1, 3, 576), make("cancelling", 2, 576, 576)
-    first, second = guarded(3, 576), guarded(3, 576)
-    linear = cpu.functions["linear.linear"]
-    launches = [
-        linear(x=x, weight=weight, bias=None, y=first.tensor),
-        linear(x=first.tensor, weight=weight, bias=None, y=second.tensor),
-    ]
-    chained = module("launch").chain(launches)
-    chained()
-    got = second.check().clone()
+@pytest.mark.parametrize("foreign", (False, True), ids=("ours", "with a user's callable"))
+def test_a_step_in_one_launch_runs_in_order(cpu, foreign):
+    """Each linear reads what the one before wrote, some on one chunk and some on all."""
+    x, seen = make("cancelling", 1, 3, 576), []
+    weights = [make("cancelling", 2 + i, n, n) for i, n in enumerate((576, 576, 576))]
+    small = make("normal", 9, 576)
+    outs = [guarded(3, 576) for _ in range(6)]
+    launches, read = [], x
+    for i, weight in enumerate(weights):
+        wide, normed = outs[2 * i], outs[2 * i + 1]
+        launches += [
+            cpu.functions["linear.linear"](x=read, weight=weight, bias=None, y=wide.tensor),
+            norm(cpu, x=wide.tensor, weight=small, y=normed.tensor),
+        ]
+        read = normed.tensor
+    if foreign:
+        launches.insert(3, lambda: seen.append(outs[1].check().clone()))
     for launch in launches:
         launch()
-    assert same_bits(second.check(), got)
-    assert chained.kernels == ("linear", "linear")
-    both = module("launch").chain([chained, launches[1]])
-    both()
-    assert same_bits(second.check(), got)
+    alone = [out.check().clone() for out in outs]
+    for out in outs:
+        out.tensor.fill_(float("nan"))
+    step = cpu.functions["team.together"](launches)
+    for _ in range(20):
+        step()
+        assert all(same_bits(out.check(), want) for out, want in zip(outs, alone, strict=True))
+    assert len(seen) == (21 if foreign else 0)
 
 
 def test_the_environment_is_checked(cpu):
