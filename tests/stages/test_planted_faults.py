@@ -95,13 +95,14 @@ def test_a_racing_reference_proves_nothing(tmp_path):
 
 
 def test_a_wrong_fused_kernel_is_found_at_its_step(tmp_path):
-    launches = 4  # two layers, each after attention and after its feed-forward
+    # Two adds a layer; the last one of a prefill is not fused, since the head reads one row of it.
+    prefill, step = 3, 4
 
     def wrong(number: int, arguments: dict[str, Any]) -> None:
-        if number == launches * (1 + 3):  # behind the prefill and steps 0, 1, 2
-            flip(arguments["y"])
+        if number == prefill + 3 * step:
+            flip(arguments["total"])
 
-    record = diff(tmp_path, {"linear.linear_add": after_launch(wrong)})
+    record = diff(tmp_path, {"norm.add_rms_norm": after_launch(wrong)})
     assert record["outcome"] == "FAIL"
     assert record["reasons"][0].startswith("prompt 0, circuit: prefill equal true")
     assert "(first at 3)" in record["reasons"][0]
