@@ -167,7 +167,8 @@ def _places(found: Sequence[Localized]) -> Iterator[Padding]:
 def oracle(section: Oracle) -> Table:
     """One row a prompt under the outside implementation."""
     title = f"Oracle: {section.name} {section.version}, fp32, reading with {section.reader}"
-    table = plain_table(title, "prompt", "positions", "top-1", "max |difference|", "tolerance")
+    differences = ("max |difference|", "tolerated", "rms", "tolerated")
+    table = plain_table(title, "prompt", "positions", "top-1", *differences)
     table.add_column("result")
     for index, row in enumerate(section.prompts):
         table.add_row(
@@ -176,6 +177,8 @@ def oracle(section: Oracle) -> Table:
             fraction(row.top1_agreement),
             significant(row.max_abs_difference),
             significant(row.tolerance),
+            significant(row.rms_difference),
+            significant(row.rms_tolerance),
             Text("agrees", style="green") if row.passed else Text("DISAGREES", style="bold red"),
         )
     return table
