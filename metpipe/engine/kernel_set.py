@@ -8,34 +8,27 @@ of one kernel.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import inspect
 import logging
 import os
-import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from metpipe.engine.kernel_digest import Sources, index_sources
 from metpipe.engine.kernel_imports import check_imports
+from metpipe.engine.kernel_modules import forget_package, import_functions
 from metpipe.errors import ConfigError
 
 __all__ = ["Hardware", "KernelSet", "load_kernel_set"]
 
 logger = logging.getLogger(__name__)
 
-ROOT = "metpipe_kernels"
-BUILT_IN = f"{ROOT}.cpu"
+BUILT_IN = "metpipe_kernels.cpu"
 TABLES = ("HARDWARE.toml", "FUSIONS.toml", "FAMILIES.toml", "INVARIANCE.toml")
 
 
@@ -137,8 +130,10 @@ def load_kernel_set(folder: Path, *, package: str) -> KernelSet:
     for module, path in files.items():
         check_imports(sources[module], module, path, own=package, built_in=BUILT_IN)
     cache_dir = _use_cache(code)
-    _forget(package)
-    functions = _import(folder, package, files)
+    _loaded.pop(package, None)
+    _texts.pop(package, None)
+    forget_package(package)
+    functions = import_functions(folder, package, files)
     _texts[package] = sources
     index = index_sources({**below, **sources})
     loaded = KernelSet(folder, package, hardware, digest, functions, texts, cache_dir, index)
@@ -207,93 +202,3 @@ def _use_cache(digest: str) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="metpipe-numba-"))
     config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     return folder
-
-
-def _forget(package: str) -> None:
-    """Drop a package from the process, so that its next import runs its files again."""
-    _loaded.pop(package, None)
-    _texts.pop(package, None)
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-        del sys.modules[name]
-
-
-class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the source each time: Python's bytecode cache misses two edits within a second."""
-
-    def get_code(self, fullname: str) -> Any:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
-
-
-class _SetFinder(importlib.abc.MetaPathFinder):
-    """Finds the modules of loaded kernel sets by their full names."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, dict[str, Path]] = {}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        for files in self.files.values():
-            if fullname in files:
-                return _spec(fullname, files[fullname])
-        return None
-
-
-def _spec(name: str, path: Path) -> importlib.machinery.ModuleSpec | None:
-    inside = [str(path.parent)] if path.name == "__init__.py" else None
-    loader = _SourceLoader(name, str(path))
-    return importlib.util.spec_from_file_location(
-        name, path, loader=loader, submodule_search_locations=inside
-    )
-
-
-_finder = _SetFinder()
-
-
-def _import(folder: Path, package: str, files: Mapping[str, Path]) -> dict[str, Any]:
-    _finder.files[package] = dict(files)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    sys.modules.setdefault(ROOT, _empty_package(ROOT))
-    if package not in files:
-        sys.modules[package] = _empty_package(package)
-    functions: dict[str, Any] = {}
-    for module, path in files.items():
-        if path.parent != folder:
-            continue
-        functions.update(_functions(_import_one(module, path, package), module, package))
-    return functions
-
-
-def _empty_package(name: str) -> ModuleType:
-    module = ModuleType(name)
-    module.__path__ = []
-    return module
-
-
-def _import_one(module: str, path: Path, package: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:
-        _forget(package)
-        where = _line_of(error, path)
-        raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
-
-
-def _line_of(error: Exception, path: Path) -> str:
-    """The file and line of the set where an import went wrong."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    inside = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-    return f"{inside[-1].filename}:{inside[-1].lineno}" if inside else str(path)
-
-
-def _functions(module: ModuleType, full_name: str, package: str) -> dict[str, Any]:
-    short = full_name.removeprefix(f"{package}.")
-    return {
-        f"{short}.{name}": value
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == full_name and not name.startswith("_")
-    }
