@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch
 
 from metpipe.circuit import Plan
 from metpipe.engine.microtest.candidate import Candidate, Kernels
@@ -20,7 +23,6 @@ from metpipe.engine.microtest.places import Place
 from metpipe.engine.microtest.step_layout import lay_out
 from metpipe.engine.microtest.trial import Trial, pair_of
 from metpipe.engine.program import Launch, compile_program
-from metpipe.engine.runners import in_one_launch
 from metpipe.errors import ConfigError
 
 __all__ = ["Bench", "Side"]
@@ -31,9 +33,23 @@ class Side:
     """The buffers of one side, and its launches."""
 
     memory: Memory
-    launches: int
-    run: Launch
-    """all of them, as a forward runs a step"""
+    launches: tuple[Launch, ...]
+
+    def run(self) -> None:
+        """Launch one after the other: small kernels then wake no threads."""
+        for launch in self.launches:
+            launch()
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Small tensors are filled sooner without a second thread, which would keep spinning."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Bench:
@@ -81,18 +97,19 @@ class Bench:
 
     def fill(self, kind: str) -> Start:
         """Write values of a kind into weights, inputs and pools, and marks into outputs."""
-        start = starting_values(
-            self.place,
-            self._layout,
-            kind,
-            self._seed,
-            own=self.chain.memory,
-            shared=self._shared,
-        )
-        for label, buffer in self._shared.items():
-            buffer.tensor.copy_(start[label])
-        for side in (self.chain, self.rule):
-            self._refill(side, start)
+        with one_torch_thread():
+            start = starting_values(
+                self.place,
+                self._layout,
+                kind,
+                self._seed,
+                own=self.chain.memory,
+                shared=self._shared,
+            )
+            for label, buffer in self._shared.items():
+                buffer.tensor.copy_(start[label])
+            for side in (self.chain, self.rule):
+                self._refill(side, start)
         return start
 
     @property
@@ -110,8 +127,7 @@ class Bench:
     def _side(self, plan: Plan, kernels: Kernels) -> Side:
         memory = side_memory(self.place, plan, self._layout)
         sources = argument_sources(self.place, self._layout, memory, self._shared)
-        launches = compile_program(plan, self.place.rows, sources, kernels).launches
-        return Side(memory, len(launches), in_one_launch(self.candidate.builtin, launches))
+        return Side(memory, compile_program(plan, self.place.rows, sources, kernels).launches)
 
     def _refill(self, side: Side, start: Start) -> None:
         for label, buffer in side.memory.items():

@@ -27,8 +27,8 @@ from metpipe.errors import ConfigError
 
 __all__ = ["Place", "find_places", "refuse_nowhere"]
 
-ROWS = (1, 2, 3, 5, 17)
-"""One row; the sizes of register tiles and one more; more than a KV block."""
+ROWS = (1, 2, 3, 5, 17, 67)
+"""One row; the sizes of register tiles and one more; more than a KV block; more than 64."""
 EDGE_ROWS = 64
 """The end of a rule's range is tried up to here."""
 
