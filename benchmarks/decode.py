@@ -1,9 +1,9 @@
 """A decode step of SmolLM2: legacy, circuit, and transformers eager beside them, in ms.
 
-Run it with `python benchmarks/decode.py [passes]` (5). One sequence, a prompt of 64 tokens, 32 steps
-a pass; passes of all forwards alternate, and each figure is the median over all steps but a pass's
-first. The bits of circuit are checked against legacy before a time is printed. transformers runs
-bf16 with its cache, attention eager.
+Run it with `python benchmarks/decode.py [passes]` (5). One sequence, a prompt of 64 tokens, 32
+steps a pass; passes of all forwards alternate, and each figure is the median over all steps but a
+pass's first. The bits of circuit are checked against legacy before a time is printed. transformers
+runs bf16 with its cache, attention eager.
 Reach: transformers / circuit at least 2.5, circuit no slower than legacy.
 """
 

@@ -23,7 +23,7 @@ from metpipe.resources import conf_dir
 
 __all__ = ["Expanded", "expand"]
 
-UPSTREAM_FLAGS = {
+OTHER_ENGINES_FLAGS = {
     "max_model_len": "max_seq_len",
     "max_num_seqs": "max_batch_size",
     "max_num_batched_tokens": "max_prefill_tokens",
@@ -127,8 +127,15 @@ def _from_toml(recipe: Mapping[str, Any], said: str) -> list[str]:
     for table, content in recipe.items():
         if table not in ("choose", "set") or not isinstance(content, Mapping):
             raise ConfigError(f"{said}: unknown key {table!r}; a recipe has the tables choose, set")
-    choices = [f"{group}={_value(name, said)}" for group, name in recipe.get("choose", {}).items()]
+    choices = [
+        f"{group}={_value(_choice(group, name), said)}"
+        for group, name in recipe.get("choose", {}).items()
+    ]
     return choices + [f"{key}={_value(v, said)}" for key, v in _leaves(recipe.get("set", {}))]
+
+
+def _choice(group: str, name: object) -> object:
+    return _underscored(name) if group == "hardware" and isinstance(name, str) else name
 
 
 def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -140,7 +147,7 @@ def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
-    """Upstream's shape: recipe_version, model, metadata, and defaults that become serve flags."""
+    """The shape of serve recipes: recipe_version, model, metadata, and defaults that become serve flags."""
     known = ("recipe_version", "model", "metadata", "defaults")
     if not isinstance(recipe, Mapping) or "model" not in recipe:
         raise ConfigError(f"{said}: needs the keys model and defaults")
@@ -153,7 +160,7 @@ def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
     flags = _serve_flags()
     lines = _model_of(str(recipe["model"]), said, others)
     for name, value in defaults.items():
-        flag = UPSTREAM_FLAGS.get(name, name)
+        flag = OTHER_ENGINES_FLAGS.get(name, name)
         if flag not in flags:
             raise ConfigError(f"{said}: defaults.{name} is no serve flag that metpipe knows")
         lines.append(f"serve.{flag}={_value(value, said)}")

@@ -73,7 +73,7 @@ def test_a_recipe_becomes_overrides_in_its_place(toml):
     ]
 
 
-def test_upstream_s_shape_is_rendered_to_serve_flags(yaml):
+def test_a_serve_recipe_is_rendered_to_serve_flags(yaml):
     assert expand([f"recipe={yaml}"]).argv == [
         "model=qwen3_8b",
         "serve.max_seq_len=32768",
@@ -181,6 +181,11 @@ def test_rerun_of_a_broken_record_is_refused(tmp_path):
 )
 def test_a_device_s_id_may_have_dashes(typed, meant):
     assert expand([typed]).argv == [meant]
+
+
+def test_a_device_s_id_may_have_dashes_in_a_recipe(tmp_path):
+    path = written(tmp_path / "r.toml", '[choose]\nhardware = "h200-sxm"\n')
+    assert expand([f"recipe={path}"]).argv == ["hardware='h200_sxm'"]
 
 
 @pytest.mark.parametrize(

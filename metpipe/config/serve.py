@@ -14,7 +14,7 @@ Tier = Literal["declared", "bf16", "fp8", "nvfp4"]
 
 
 class Serve(Frozen):
-    """Upstream's serve flags with underscores; null means that the flag is not given."""
+    """Serve flags, with underscores where an engine's command line has dashes; null means that the flag is not given."""
 
     max_seq_len: Count = Field(description="longest sequence, prompt and output together")
     max_batch_size: Count = Field(description="sequences that decode at once")

@@ -31,7 +31,7 @@ def test_it_says_where_it_ran_and_for_what_memory_was_planned(written):
     assert written["planned_for"]["plans_with"] == "cpu"
 
 
-def test_the_diff_has_upstream_s_names_for_a_single_sequence(written):
+def test_the_diff_keeps_the_field_names_that_readers_know(written):
     diff = written["diff"]
     assert {"graphs", "steps", "variants", "prompts", "detection_control"} <= set(diff)
     assert {"name", "plan_digest", "launches_per_step"} <= set(diff["variants"][0])
@@ -43,7 +43,7 @@ def test_the_diff_has_upstream_s_names_for_a_single_sequence(written):
         "step_ms_median",
         "cached",
     }
-    upstream = {
+    known = {
         "variant",
         "prefill_equal",
         "steps",
@@ -52,8 +52,8 @@ def test_the_diff_has_upstream_s_names_for_a_single_sequence(written):
         "max_mismatched_bytes",
         "prefill_first_diff",
     }
-    assert upstream <= set(prompt["comparisons"][0])
-    assert upstream <= set(diff["detection_control"])
+    assert known <= set(prompt["comparisons"][0])
+    assert known <= set(diff["detection_control"])
 
 
 def test_sizes_are_exact_integers(written):
