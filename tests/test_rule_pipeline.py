@@ -119,6 +119,14 @@ def test_the_wrong_folder_is_the_right_one_with_its_rounding_point_moved():
         assert path.read_text() == (WRONG / path.name).read_text()
 
 
+def test_the_documented_example_is_the_tested_folder():
+    text = (Path(__file__).parents[1] / "docs" / "kernels.md").read_text()
+    for path in OK.iterdir():
+        if path.is_file():
+            assert f"`{path.name}`\n\n```" in text
+            assert f"\n{path.read_text().rstrip()}\n```\n" in text
+
+
 def test_the_moved_rounding_is_refuted_with_its_case_and_how_far_it_is_off():
     section = judged(WRONG)
     assert not section.passed
