@@ -147,7 +147,7 @@ def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
-    """The shape of serve recipes: recipe_version, model, metadata, and defaults that become serve flags."""
+    """A serve recipe: recipe_version, model, metadata, and defaults that become serve flags."""
     known = ("recipe_version", "model", "metadata", "defaults")
     if not isinstance(recipe, Mapping) or "model" not in recipe:
         raise ConfigError(f"{said}: needs the keys model and defaults")

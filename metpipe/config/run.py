@@ -55,7 +55,9 @@ class Hardware(Frozen):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     id: str = Field(description="the device's id in kernels/DEVICES.toml; auto: what executes")
-    strict: bool = Field(default=False, description="an unknown fact is an error, not a gap")
+    strict: bool = Field(
+        default=False, description="a utilisation above the class's ceiling is an error, not a note"
+    )
     require_calibrated: bool = Field(
         default=False, description="an uncalibrated memory term is an error, not a range"
     )

@@ -14,7 +14,7 @@ Tier = Literal["declared", "bf16", "fp8", "nvfp4"]
 
 
 class Serve(Frozen):
-    """Serve flags, with underscores where an engine's command line has dashes; null means that the flag is not given."""
+    """The serve flags, by their names on a command line with underscores; null: not given."""
 
     max_seq_len: Count = Field(description="longest sequence, prompt and output together")
     max_batch_size: Count = Field(description="sequences that decode at once")

@@ -75,7 +75,7 @@ def _refuse_repeat(group: Group) -> None:
     if group.rule.repeat != "once" or group.rule.runs:
         raise ConfigError(
             f"{group.rule.source}, rule {group.rule.id}: repeat={group.rule.repeat!r} can be "
-            "planned but not run: programs launch each kernel once a step; use repeat = \"once\""
+            'planned but not run: programs launch each kernel once a step; use repeat = "once"'
         )
 
 
