@@ -29,8 +29,10 @@ def test_tolerances_are_multiples_of_the_measured_noise():
     assert found.difference == Difference(0.0, 0.0)
 
 
-def test_largest_and_mean_square_difference_cover_all_rows():
-    off = torch.tensor([[0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, -2.0]])
+@pytest.mark.parametrize("largest_in", [0, 1])
+def test_largest_and_mean_square_difference_cover_all_rows(largest_in):
+    off = torch.tensor([[0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.5]])
+    off[largest_in] *= -4
     assert judged(off).difference == Difference(2.0, math.sqrt((0.5**2 + 2.0**2) / 8))
 
 
