@@ -96,7 +96,7 @@ def test_variants_are_chosen_singly_and_as_a_list(choice, names):
 def test_a_variant_can_be_written_on_the_command_line():
     run = run_of("+variants.mine={forward: circuit, rules: {without: [qkv]}, expect: report}")
     assert run.variants["mine"].rules.without == ("qkv",)
-    assert run.variants["mine"].kernels == "builtin"
+    assert run.variants["mine"].kernels == "overlay"
 
 
 def test_the_reference_variant_never_takes_the_user_s_kernels():

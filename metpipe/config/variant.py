@@ -50,7 +50,8 @@ class Variant(Frozen):
     levers: tuple[str, ...] = Field(default=(), description="rules that move bits, let in by name")
     graphs: bool = Field(default=False, description="launches captured once and replayed")
     kernels: Literal["builtin", "overlay"] = Field(
-        default="builtin", description="overlay: with the kernels and rules of `kernels=FOLDER`"
+        default="overlay",
+        description="overlay: with the kernels and rules of `kernels=FOLDER`, where there is one",
     )
     expect: Literal["equal", "report"] = Field(
         default="equal", description="equal: judged; report: severity only"

@@ -83,10 +83,10 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
 
 
 def _variant_params(run: Run, variant: Variant) -> dict[str, Any]:
-    """A circuit variant that may use more than the reference rules takes the user's kernels too."""
+    """The user's folder reaches circuit variants alone, and never one of reference rules only."""
     params = variant.model_dump(mode="json")
-    if run.kernels is not None and variant.forward == "circuit" and variant.rules != "reference":
-        params["kernels"] = "overlay"
+    if run.kernels is None or variant.forward != "circuit" or variant.rules == "reference":
+        params["kernels"] = "builtin"
     return params
 
 

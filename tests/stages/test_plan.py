@@ -83,3 +83,23 @@ def test_a_folder_of_kernels_reaches_every_circuit_variant_but_the_reference_one
     assert stages["control:circuit"].params["kernels"] == "overlay"
     for name in ("reference", "repeat:1", "variant:circuit_reference"):
         assert stages[name].params["kernels"] == "builtin"
+
+
+@pytest.mark.parametrize(
+    ("variant", "kernels"),
+    [
+        ("forward: circuit, rules: all", "overlay"),
+        ("forward: circuit, rules: all, kernels: builtin", "builtin"),
+        ("forward: circuit, rules: reference, kernels: overlay", "builtin"),
+        ("forward: legacy", "builtin"),
+    ],
+)
+def test_a_variant_takes_the_folder_unless_it_says_otherwise(tmp_path, variant, kernels):
+    written = f"+variants.mine={{{variant}}}"
+    stages = {s.name: s for s in plan(composed("pipeline=diff", f"kernels={tmp_path}", written))}
+    assert stages["variant:mine"].params["kernels"] == kernels
+
+
+def test_without_a_folder_every_variant_runs_the_built_in_kernels():
+    stages = plan(composed("pipeline=diff"))
+    assert {s.params["kernels"] for s in stages if s.name.startswith("variant:")} == {"builtin"}
