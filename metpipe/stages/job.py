@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from metpipe import snapshot
 from metpipe.config import Run
 from metpipe.engine.opening import open_kernel_sets
 from metpipe.errors import ConfigError, Exit
+from metpipe.oracle import require_oracle
 from metpipe.pipeline import Pipeline, Store, board
 from metpipe.stages.live import Live
 from metpipe.stages.plan import plan
@@ -26,6 +28,8 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     Raises:
         ConfigError: the run asks for what can't be executed or planned.
     """
+    if run.oracle is not None and run.pipeline.diff:
+        require_oracle()
     live = Live(run, open_kernel_sets(run.device, run.kernels))
     if run.pipeline.diff or run.pipeline.ledger:
         live.serve()
@@ -34,12 +38,17 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     pipeline = Pipeline(plan(run), facts=facts)
     store = Store.of_run(out_dir)
     resume = [Store.to_resume(Path(run.resume))] if run.resume else []
+    snapshot.add(
+        out_dir,
+        device=facts["device"],
+        checkpoint_digest=facts["checkpoint"],
+        kernel_set_digests=facts["kernel_digests"],
+    )
     shown = board(console)
     try:
         events = list(pipeline.run(store, shown, live=live, resume=resume))
     finally:
         shown.close()
-    snapshot.add(out_dir, **facts)
     failures = [event.error for event in events if event.error is not None]
     _raise_first(failures, ConfigError)
     outcome = write_report(live, pipeline, store, events, out_dir, console)
@@ -53,16 +62,15 @@ def _facts(live: Live) -> dict[str, object]:
         "kernel_digests": live.sets.digests,
         "device": "cpu",
         "threads": torch.get_num_threads(),
-        "versions": {"torch": torch.__version__, "numba": _version("numba")},
+        "versions": {package: version(package) for package in _packages(live.run)},
         "checkpoint": live.checkpoint_digest(),
         "prompts": _prompts_digest(live.run),
     }
 
 
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
+def _packages(run: Run) -> tuple[str, ...]:
+    """What computes: a result of another version is another result."""
+    return ("torch", "numba", *(("transformers",) if run.oracle else ()))
 
 
 def _prompts_digest(run: Run) -> str | None:
