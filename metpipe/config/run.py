@@ -141,7 +141,7 @@ class Run(Frozen):
     prefill_chunk: Counts | None = Field(description="chunk sizes of the chunked prefill")
 
     slots: Count | None = Field(
-        description="state slots, executed and planned; null: what the mode needs; auto: concurrency"
+        description="state slots, run and planned; null: what the mode needs; auto: concurrency"
     )
     tree_nodes: Count | None = Field(description="what-if: nodes of a token tree per verify slot")
     capture_rows: Natural = Field(description="what-if: hidden rows kept for the drafter's prefill")

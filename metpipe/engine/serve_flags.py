@@ -32,10 +32,11 @@ NO_DRAFTS = Only((False, None), "this version executes models without a draft he
 NO_STATE = "no model of this version keeps recurrent state"
 
 FLAGS: Mapping[str, str | Only] = {
+    "rank": HEAD_ONLY,
     "max_seq_len": HONOURED,
-    "max_batch_size": HONOURED,
     "block_size": HONOURED,
     "max_prefill_tokens": HONOURED,
+    "max_batch_size": PLANNED,
     "kv_cache_dtype": Only(("bf16", None), "the kernel sets keep KV in bf16"),
     "lm_head_dtype": Only(("default", "bf16", None), "the kernel sets run a bf16 head"),
     "weight_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 weights"),
@@ -56,8 +57,8 @@ FLAGS: Mapping[str, str | Only] = {
     "tensor_parallel_size": ONE_DEVICE,
     "pipeline_parallel_size": ONE_DEVICE,
     "expert_parallel_size": ONE_DEVICE,
-    "rank": HEAD_ONLY,
 }
+"""In the order in which they are refused: a rank behind the head is told so first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,6 @@ class ExecutedServe:
     """The serve flags that shape what this engine allocates and runs."""
 
     max_seq_len: int
-    max_batch_size: int
     block_size: int
     max_prefill_tokens: int
 
@@ -76,11 +76,10 @@ def executed_serve(serve: Mapping[str, object]) -> ExecutedServe:
     Raises:
         ConfigError: a flag asks for what this engine does not execute; planning still can.
     """
-    for name, value in serve.items():
-        rule = FLAGS[name]
-        if isinstance(rule, Only) and value not in rule.values:
+    for name, rule in FLAGS.items():
+        if isinstance(rule, Only) and serve[name] not in rule.values:
             raise ConfigError(
-                f"serve.{name}={value} is not executed: {rule.why}; leave it at "
+                f"serve.{name}={serve[name]} is not executed: {rule.why}; leave it at "
                 f"{_shown(rule.values)} for a diff, or plan it with pipeline=memory"
             )
     numbers = {name: int(str(serve[name])) for name, rule in FLAGS.items() if rule == HONOURED}

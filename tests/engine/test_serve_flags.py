@@ -52,10 +52,10 @@ def test_a_flag_that_is_not_executed_is_refused_by_name(name):
 
 def test_a_rank_that_is_not_the_head_is_told_to_use_the_head():
     with pytest.raises(ConfigError, match="run the diff on the head"):
-        executed_serve(DEFAULTS | {"rank": 3})
+        executed_serve(DEFAULTS | {"rank": 3, "tensor_parallel_size": 4})
 
 
-@pytest.mark.parametrize("name", ["max_seq_len", "max_batch_size", "block_size"])
+@pytest.mark.parametrize("name", ["max_seq_len", "block_size", "max_prefill_tokens"])
 def test_an_honoured_flag_arrives(name):
     assert getattr(executed_serve(DEFAULTS | {name: 33}), name) == 33
 
