@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from metpipe.circuit import read_rules
-from metpipe.engine.microtest import AWKWARD
+from metpipe.engine.microtest import AWKWARD, KINDS
 from metpipe.engine.opening import KernelSets, open_kernel_sets
-from metpipe.errors import ConfigError
+from metpipe.errors import ConfigError, Exit
 from metpipe.report.diff_section import RuleSection
 from metpipe.resources import kernels_dir
 from metpipe.stages.rule import judge_rule
+from metpipe.stages.write_report import Results, verdict_of
 from tests.runs import metpipe, report_of
 
 DATA = Path(__file__).parent / "data"
@@ -66,6 +67,12 @@ def two_circuits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judged(folder: Path) -> RuleSection:
     return judge_rule(open_kernel_sets("cpu", str(folder)), "product_add")
+
+
+def verdict(section: RuleSection) -> Exit:
+    """What a run says that did nothing but judge this rule."""
+    results = Results({"rule": {"rule": section.model_dump(mode="json")}}, {})
+    return verdict_of(None, results)[0]
 
 
 @pytest.mark.parametrize("rule_id", sorted(SHIPPED.of_class("bit_identical")))
@@ -188,7 +195,7 @@ def test_a_rule_that_says_it_differs_is_reported_and_not_failed(edited):
     moved = ("product_add.py", "stored = round_bf16(product)", "stored = product")
     section = judged(edited(moved, DIFFERS))
     assert section.passed
-    assert "reported, not judged" in section.sentence
+    assert "reported and not judged" in section.sentence
     assert section.numerics == "differs(wide_residual)"
     assert sum(case.unequal_bytes for case in section.cases) > 0
 
@@ -206,6 +213,16 @@ def test_a_row_written_behind_the_output_is_seen(edited):
     section = judged(edited(("product_add.py", "in range(rows)", "in range(rows + 1)")))
     assert not section.passed
     assert "bytes around l0.attn.y" in section.sentence
+
+
+def test_a_rule_whose_outputs_are_never_numbers_is_inconclusive(edited, monkeypatch):
+    monkeypatch.setattr("metpipe.stages.rule.KINDS", {"zero rows": KINDS["zero rows"]})
+    section = judged(edited(("FUSIONS.toml", "rows = [1, 8192]", "rows = [1, 1]")))
+    assert not section.passed
+    assert section.unexercised == ("output 0 of element 1 (residual_add)",)
+    assert "nothing is shown" in section.sentence
+    assert verdict(section) is Exit.INCONCLUSIVE
+    assert verdict(judged(WRONG)) is Exit.FAIL
 
 
 ADD_RULE = """

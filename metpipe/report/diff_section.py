@@ -254,4 +254,7 @@ class RuleSection(Record):
     fused_ms_median: float | None
     chain_ms_median: float | None
     passed: bool
+    unexercised: tuple[str, ...] = Field(
+        default=(), description="outputs that nothing can be said of; the reason not to pass"
+    )
     sentence: str

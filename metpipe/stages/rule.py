@@ -109,7 +109,13 @@ def _timed_bench(candidate: Candidate, config: Mapping[str, object], place: Plac
 def _section(
     candidate: Candidate, cases: Cases, places: tuple[Place, ...], timed: Bench
 ) -> RuleSection:
-    passed, sentence = _settled(candidate, cases, places)
+    extent = _extent(cases, places)
+    refuted = _refuted(candidate, cases)
+    unexercised = () if refuted else tuple(cases.unexercised)
+    if unexercised:
+        sentence = f"nothing is shown: {' and '.join(unexercised)} had no finite number but 0 in "
+    else:
+        sentence = _holds(candidate, cases)
     times = time_both(timed)
     return RuleSection(
         id=candidate.rule.id,
@@ -120,34 +126,34 @@ def _section(
         chain_launches=len(timed.chain.launches),
         fused_ms_median=times.rule_ms,
         chain_ms_median=times.chain_ms,
-        passed=passed,
-        sentence=f"rule {candidate.rule.id}: {sentence}",
+        passed=not refuted and not unexercised,
+        unexercised=unexercised,
+        sentence=f"rule {candidate.rule.id}: {refuted or sentence + extent}",
     )
 
 
-def _settled(candidate: Candidate, cases: Cases, places: tuple[Place, ...]) -> tuple[bool, str]:
-    """Whether the rule passed, and why in a sentence."""
+def _refuted(candidate: Candidate, cases: Cases) -> str | None:
+    """What no rule of its class may do, in a sentence."""
     if cases.faults:
-        return False, "; ".join(cases.faults[:3])
-    kind, extent = candidate.rule.numerics.kind, _extent(cases, places)
-    if cases.unexercised:
-        return False, (
-            f"nothing is shown: in all of {extent} the chain left only NaN, infinities or 0 in "
-            f"{' and '.join(cases.unexercised)}"
-        )
-    if kind == "differs":
-        return True, f"it may differ, and {_how_far(cases)} of {extent}; reported, not judged"
-    if cases.differences:
-        return False, (
+        return "; ".join(cases.faults[:3])
+    if cases.differences and candidate.rule.numerics.kind != "differs":
+        return (
             f"refuted, its bytes are not those of {_chain_text(candidate)}: {cases.num_differing} "
             f"of {cases.num_cases} cases differ; first with {cases.differences[0]}"
         )
+    return None
+
+
+def _holds(candidate: Candidate, cases: Cases) -> str:
+    """What was shown of a rule that passed, up to the extent that ends the sentence."""
+    if candidate.rule.numerics.kind == "differs":
+        return f"it may differ, which is reported and not judged; {_how_far(cases)} of "
     if candidate.is_definition:
-        return True, (
-            "its class is reference, so its kernel defines the bits and is compared with itself: "
-            f"it repeated them in {extent}; time and launches are of one kernel on both sides"
+        return (
+            "its class is reference, so its kernel defines the bits and is compared with itself "
+            "(both times are its own); it repeated them in "
         )
-    return True, f"the same bits as {_chain_text(candidate)} in {extent}"
+    return f"the same bits as {_chain_text(candidate)} in "
 
 
 def _chain_text(candidate: Candidate) -> str:
@@ -162,8 +168,8 @@ def _how_far(cases: Cases) -> str:
     if severity is None:
         return "no byte did in any"
     return (
-        f"{cases.num_differing} cases did, by at most {severity.max_ulp} ULP and "
-        f"{severity.max_abs:.3g}, in {severity.unequal_elements} elements,"
+        f"{cases.num_differing} did, in {severity.unequal_elements} elements, by at most "
+        f"{severity.max_ulp} ULP and {severity.max_abs:.3g},"
     )
 
 

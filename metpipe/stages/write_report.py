@@ -105,7 +105,7 @@ def _said(live: Live, results: Results) -> Iterator[tuple[Exit, str]]:
         device, answer = memory.header.device, memory.totals.answer
         yield Exit.FAIL, f"memory.must_fit=true, and on {device} the answer is: {answer}"
     if (rule := results.section("rule", "rule", RuleSection)) and not rule.passed:
-        yield Exit.FAIL, rule.sentence
+        yield Exit.INCONCLUSIVE if rule.unexercised else Exit.FAIL, rule.sentence
 
 
 def _stage_row(event: Event, pipeline: Pipeline, store: Store) -> StageRow:
