@@ -16,7 +16,7 @@ from typing import Any
 from metpipe.config import Run
 from metpipe.errors import ConfigError
 
-__all__ = ["add", "compared", "run_id", "write"]
+__all__ = ["SNAPSHOT", "add", "compared", "cores", "processor", "run_id", "write"]
 
 PACKAGES = ("metpipe", "hydra-core", "omegaconf", "pydantic", "torch", "numpy", "numba", "triton")
 SNAPSHOT = "run.json"
@@ -86,16 +86,18 @@ def _shown(leaves: Mapping[str, object], key: str) -> str:
 
 def machine() -> dict[str, Any]:
     """What this process runs on, without asking a GPU."""
-    return {
-        "system": platform.platform(),
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-    }
+    return {"system": platform.platform(), "processor": processor(), "cores": cores()}
 
 
-def _processor() -> str:
+def cores() -> int:
+    """Cores that this process may use; all of the machine's where the system doesn't say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's own name where the system tells it, else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -112,14 +114,17 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> str:
-    """The commit, with a -dirty suffix when the tree differs from it; '' outside a checkout."""
-    got = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """The commit, with a -dirty suffix when the tree differs; '' outside a checkout, without git."""
+    try:
+        got = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        return ""
     return got.stdout.strip()
 
 

@@ -195,6 +195,12 @@ def test_the_snapshot_says_what_ran(metpipe, tmp_path):
     assert {"config", "overrides", "argv", "git", "python", "started", "cwd"} <= set(record)
 
 
+def test_a_machine_without_git_runs_as_well(metpipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert metpipe().status is Exit.PASS
+    assert json.loads(only(tmp_path, "runs/*/*/run.json").read_text())["git"] == ""
+
+
 def test_showing_the_config_runs_no_job(metpipe, tmp_path):
     line = metpipe("--cfg", "job", "--resolve", "--package", "workload")
     assert line.status is Exit.PASS

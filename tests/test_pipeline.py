@@ -121,6 +121,17 @@ def test_the_code_digest_sees_an_edit_and_a_renamed_file(tmp_path):
     assert len({before, edited, code_digest(tmp_path)}) == 3
 
 
+def test_an_edited_table_is_another_result(tmp_path):
+    from metpipe.pipeline import code_digest
+
+    (tmp_path / "circuits").mkdir()
+    (tmp_path / "circuits" / "dense.toml").write_text("schema = 1\n")
+    before = code_digest(tmp_path, "*.toml")
+    code_digest.cache_clear()
+    (tmp_path / "circuits" / "dense.toml").write_text("schema = 2\n")
+    assert code_digest(tmp_path, "*.toml") != before
+
+
 def test_a_repeat_of_the_same_work_is_never_served_from_the_first(tmp_path):
     twice = [Stage("reference", note, {"is": "x"}), Stage("repeat", note, {"is": "x"})]
     assert run(twice, tmp_path) == {"reference": "ran", "repeat": "ran"}

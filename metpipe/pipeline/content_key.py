@@ -16,11 +16,11 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @functools.cache
-def code_digest(package: Path = PACKAGE) -> str:
-    """SHA-256 over the package's Python sources: their paths and their text."""
+def code_digest(folder: Path = PACKAGE, pattern: str = "*.py") -> str:
+    """SHA-256 over a folder's sources (the package's Python files): their paths and their text."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\0{path.stat().st_size}\0".encode())
+    for path in sorted(folder.rglob(pattern)):
+        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -31,8 +31,8 @@ def keys(
     """Stage name -> key, over its name, code, parameters, its inputs' keys and the run's facts.
 
     The name is part of it, so that a repeat of the same work with the same parameters is never
-    served from the first one's result. `facts` are what no parameter says: kernel digests, the
-    device, library versions.
+    served from the first one's result. `facts` are what no parameter says: digests of kernels and
+    tables, the machine, library versions.
     """
     by_name = {stage.name: stage for stage in stages}
     found: dict[str, str] = {}

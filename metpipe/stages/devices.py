@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 
@@ -14,10 +11,9 @@ from metpipe.memory.devices import Device, Devices, device_from_config, find_dev
 from metpipe.memory.registry import read_devices
 from metpipe.report.schema import Executed, Planned
 from metpipe.resources import kernels_dir
+from metpipe.snapshot import cores, processor
 
 __all__ = ["executed_on", "executing_device", "planned_device", "planned_for"]
-
-CPU_INFO = Path("/proc/cpuinfo")
 
 
 def executing_device(devices: Devices) -> Device:
@@ -36,9 +32,9 @@ def executed_on(kernel_set: str) -> Executed:
     """The executing machine as the report names it."""
     return Executed(
         device="cpu",
-        name=_cpu_name(),
+        name=processor(),
         kernel_set=kernel_set,
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         memory_bytes=psutil.virtual_memory().total,
     )
 
@@ -52,13 +48,3 @@ def planned_for(device: Device, kernel_set: str) -> Planned:
         kernel_set=kernel_set,
         plans_with=None if device.device_class == kernel_set else kernel_set,
     )
-
-
-def _cpu_name() -> str:
-    """The processor's own name where the system tells it."""
-    if CPU_INFO.is_file():
-        for line in CPU_INFO.read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()

@@ -6,6 +6,7 @@ import hashlib
 from importlib.metadata import version
 from pathlib import Path
 
+import psutil
 import torch
 from rich.console import Console
 
@@ -14,7 +15,8 @@ from metpipe.config import Run
 from metpipe.engine.opening import open_kernel_sets
 from metpipe.errors import ConfigError, Exit
 from metpipe.oracle import require_oracle
-from metpipe.pipeline import Pipeline, Store, board
+from metpipe.pipeline import Pipeline, Store, board, code_digest
+from metpipe.resources import kernels_dir
 from metpipe.stages.live import Live
 from metpipe.stages.plan import plan
 from metpipe.stages.write_report import write_report
@@ -60,7 +62,10 @@ def _facts(live: Live) -> dict[str, object]:
     """What no stage parameter says, yet a result depends on."""
     return {
         "kernel_digests": live.sets.digests,
+        "tables": code_digest(kernels_dir(), "*.toml"),
         "device": "cpu",
+        "processor": snapshot.processor(),
+        "memory_bytes": psutil.virtual_memory().total,
         "threads": torch.get_num_threads(),
         "versions": {package: version(package) for package in _packages(live.run)},
         "checkpoint": live.checkpoint_digest(),
@@ -70,7 +75,7 @@ def _facts(live: Live) -> dict[str, object]:
 
 def _packages(run: Run) -> tuple[str, ...]:
     """What computes: a result of another version is another result."""
-    return ("torch", "numba", *(("transformers",) if run.oracle else ()))
+    return ("torch", "numba", "numpy", "gguf", *(("transformers",) if run.oracle else ()))
 
 
 def _prompts_digest(run: Run) -> str | None:
