@@ -92,7 +92,7 @@ def run_chain(functions: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor
 def chain_digest(kernels: KernelSet) -> str:
     """The digest of the chain over several classes of values."""
     parts = []
-    for kind in ("normal", "cancelling", "sparse_nan_and_inf", "huge_and_tiny"):
+    for kind in ("normal", "cancelling", "paired", "sparse_nan_and_inf", "huge_and_tiny"):
         for tensor in run_chain(kernels.functions, kind).values():
             raw = tensor if tensor.dtype == torch.int32 else bits(tensor)
             parts.append(f"{kernels.functions['hash.hash128'](raw):032x}")

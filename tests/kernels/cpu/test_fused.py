@@ -20,7 +20,8 @@ def equal(kind, fused, *one_by_one):
     for got, want in zip(fused, one_by_one, strict=True):
         assert same_bits(got, want)
         assert kind not in SOUND or bool(got.isfinite().all())
-        assert kind not in SOUND or bool(got.ne(0).any())
+        # Paired products may cancel to zero exactly, where a sum has few of them.
+        assert kind not in SOUND or kind == "paired" or bool(got.ne(0).any())
 
 
 @pytest.mark.parametrize("kind", CLASSES)

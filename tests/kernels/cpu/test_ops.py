@@ -141,6 +141,18 @@ def test_kv_write_outside_its_table_writes_nothing(cpu):
     assert all(map(same_bits, pools.values(), before))
 
 
+def test_kv_write_past_the_pool_writes_nothing(cpu):
+    pools = {"k_pool": guarded(32, 8), "v_pool": guarded(32, 8)}
+    cpu.functions["kv.kv_write"](
+        k=make("normal", 1, 2, 8), v=make("normal", 2, 2, 8),
+        positions=torch.tensor([1, 2], dtype=torch.int32),
+        block_table=torch.tensor([[2], [-1]], dtype=torch.int32), block_size=16,
+        **{name: pool.tensor for name, pool in pools.items()},
+    )()  # fmt: skip
+    for pool in pools.values():
+        assert pool.untouched()
+
+
 @pytest.mark.parametrize("cache", CACHES, ids=ids)
 def test_paged_attention(cpu, module, cache):
     for rows in ROWS:

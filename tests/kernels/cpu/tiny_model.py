@@ -28,8 +28,10 @@ class TinyModel:
             "down": (HIDDEN, INTER), "norm": (HIDDEN,),
         }  # fmt: skip
         self.weights = {
-            name: make("cancelling", i, *shape) for i, (name, shape) in enumerate(shapes.items())
+            name: make("normal", seed, *shape) * shape[-1] ** -0.5
+            for seed, (name, shape) in enumerate(shapes.items())
         }
+        self.weights["norm"] = 1 + self.weights["norm"]
         angle = torch.arange(200)[:, None] * 10000.0 ** -(torch.arange(16) / 16)
         self._rope = {"cos": angle.cos(), "sin": angle.sin()}
         # What no sequence has written is NaN, so that reading it shows.

@@ -18,12 +18,26 @@ def _normal(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.randn(shape, generator=seed).bfloat16()
 
 
+SHIFT = 7
+"""Partners stand in other lanes of a vector, so that lanes cancel too and not only steps."""
+
+
+def _halves(seed: torch.Generator, shape: tuple[int, ...], sign: float) -> torch.Tensor:
+    x = torch.zeros(shape)
+    half = max(shape[-1] // 2, 1)
+    x[..., :half] = torch.randn((*shape[:-1], half), generator=seed)
+    x[..., half : 2 * half] = sign * x[..., :half].roll(SHIFT, -1)
+    return x.bfloat16()
+
+
 def _cancelling(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
-    """Second half = minus the first, but for a little: sums are small and show their order."""
-    x = torch.randn(shape, generator=seed)
-    half = shape[-1] // 2
-    x[..., half : 2 * half] = -x[..., :half]
-    return (x + 2.0**-9 * torch.randn(shape, generator=seed)).bfloat16()
+    """Second half = minus the first, shifted: a sum of it is what rounding left, and no more."""
+    return _halves(seed, shape, -1.0)
+
+
+def _paired(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    """Second half = the first, shifted: against a cancelling weight, products cancel."""
+    return _halves(seed, shape, 1.0)
 
 
 def _huge_and_tiny(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
@@ -59,6 +73,7 @@ def _any_bits(seed: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
 CLASSES: dict[str, Maker] = {
     "normal": _normal,
     "cancelling": _cancelling,
+    "paired": _paired,
     "huge_and_tiny": _huge_and_tiny,
     "mixed_exponents": _mixed,
     "sparse_nan_and_inf": _sparse_nan,
@@ -66,7 +81,7 @@ CLASSES: dict[str, Maker] = {
     "any_bits": _any_bits,
 }
 
-SOUND = ("normal", "cancelling", "mixed_exponents", "signed_zeros")
+SOUND = ("normal", "cancelling", "paired", "mixed_exponents", "signed_zeros")
 """Classes whose results must be finite: with these, a comparison is not of NaN with NaN."""
 
 
@@ -93,6 +108,10 @@ class guarded:
         filled = torch.full((size + 2 * MARGIN,), GUARD, dtype=torch.int16)
         self._whole = filled.view(torch.bfloat16)
         self.tensor = self._whole[MARGIN : MARGIN + size].view(shape)
+
+    def untouched(self) -> bool:
+        """Whether nothing was written, neither in the tensor nor beside it."""
+        return bool((self._whole.view(torch.int16) == GUARD).all())
 
     def check(self) -> torch.Tensor:
         """The tensor, once the margins are found whole and no element unwritten."""
