@@ -114,7 +114,7 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> str:
-    """The commit, with a -dirty suffix when the tree differs; '' outside a checkout, without git."""
+    """The commit, with a -dirty suffix when the tree differs; '' without a checkout or git."""
     try:
         got = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -11,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from metpipe.circuit import plans_digest
 from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.program import Launch
 from metpipe.engine.step_inputs import StepInputs
@@ -86,8 +86,7 @@ class Disclosure:
         """SHA-256 over the digests of the plans that ran, each with a newline; None for legacy."""
         if not self.plan_digests:
             return None
-        text = "".join(f"{self.plan_digests[key]}\n" for key in sorted(self.plan_digests))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return plans_digest(self.plan_digests[key] for key in sorted(self.plan_digests))
 
 
 @dataclass(slots=True)
@@ -119,9 +118,7 @@ class Forward:
         rows = len(tokens)
         self.pool.reserve(sequence, sequence.length + rows)
         self.step.fill_run(sequence, tokens)
-        bound = self._bound.get((mode, rows))
-        if bound is None:
-            bound = self._bound[mode, rows] = self.runner.bind(mode, rows, sequences=1)
+        bound = self._bound_step(mode, rows)
         bound.run()
         sequence.length += rows
         self._ran[mode, rows] += 1
@@ -130,7 +127,12 @@ class Forward:
     def bind_all(self) -> None:
         """Bind the one-row decode and the widest prefill, so that every buffer is allocated."""
         for mode, rows in (("decode", 1), ("prefill", self.step.max_rows)):
-            self._bound.setdefault((mode, rows), self.runner.bind(mode, rows, sequences=1))
+            self._bound_step(mode, rows)
+
+    def _bound_step(self, mode: str, rows: int) -> BoundStep:
+        if (mode, rows) not in self._bound:
+            self._bound[mode, rows] = self.runner.bind(mode, rows, sequences=1)
+        return self._bound[mode, rows]
 
     def disclose(self) -> Disclosure:
         """What has run so far under this forward."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
@@ -19,12 +18,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from metpipe.engine.checkpoints.cache import cache_dir
 from metpipe.engine.kernel_digest import Sources, index_sources
 from metpipe.engine.kernel_imports import check_imports
 from metpipe.engine.kernel_modules import forget_package, import_functions
 from metpipe.errors import ConfigError
 
-__all__ = ["Hardware", "KernelSet", "load_kernel_set"]
+__all__ = ["BUILT_IN", "Hardware", "KernelSet", "load_kernel_set"]
 
 logger = logging.getLogger(__name__)
 
@@ -187,8 +187,7 @@ def _use_cache(digest: str) -> Path:
     """Point numba's cache at the folder of these sources; kernels take it when they are defined."""
     from numba import config
 
-    root = os.environ.get("METPIPE_CACHE") or Path.home() / ".cache" / "metpipe"
-    folder = Path(root) / "numba" / digest[:32]
+    folder = cache_dir() / "numba" / digest[:32]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -17,7 +17,7 @@ from metpipe.engine.checkpoints import (
     check_tensors,
     required_memory,
 )
-from metpipe.engine.kernel_set import KernelSet, load_kernel_set
+from metpipe.engine.kernel_set import BUILT_IN, KernelSet, load_kernel_set
 from metpipe.engine.model import Model, PoolSizes, allocate_states, allocate_step
 from metpipe.engine.pools import SequencePool
 from metpipe.engine.runners import OVERLAY
@@ -27,7 +27,6 @@ from metpipe.resources import kernels_dir
 
 __all__ = ["KernelSets", "circuit_of", "open_kernel_sets", "open_model", "shapes_of_config"]
 
-BUILTIN_PACKAGE = "metpipe_kernels.cpu"
 OVERLAY_PACKAGE = "metpipe_kernels.overlay"
 
 
@@ -60,7 +59,7 @@ def open_kernel_sets(device: str, overlay: str | None) -> KernelSets:
             f"device={device}: no kernel set of this version executes there; use device=cpu, and "
             "hardware=ID to plan memory for another device"
         )
-    builtin = load_kernel_set(kernels_dir() / "cpu", package=BUILTIN_PACKAGE)
+    builtin = load_kernel_set(kernels_dir() / "cpu", package=BUILT_IN)
     rules = _rules_of(builtin)
     if overlay is None:
         return KernelSets(builtin, rules)

@@ -30,11 +30,6 @@ class Program:
     outputs: Mapping[str, torch.Tensor]
     """buffer name (logits, tokens) -> view of the arena, overwritten by the next run"""
 
-    def run(self) -> None:
-        """Launch everything, in plan order."""
-        for launch in self.launches:
-            launch()
-
 
 def arena_views(
     plan: Plan, layout: Layout, rows: int, arena: torch.Tensor

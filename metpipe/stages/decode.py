@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,6 +13,7 @@ from metpipe.diff.feeding import Feed
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
 from metpipe.engine.model import Model
+from metpipe.engine.pools import Sequence as Opened
 
 __all__ = ["OnLogits", "UnownedBytes", "decode_prompt"]
 
@@ -50,39 +51,66 @@ def decode_prompt(
     Its KV blocks are reserved before the first token, so that what it owns does not change.
     """
     sequence = model.open()
+    run = _Recorded(forward, sequence, on_logits, hash_bytes)
+    moved_at: int | None = None
     try:
         model.pool.reserve(sequence, len(prompt) + steps)
         before = model.unowned_digests(sequence)
-        logits_V = forward.prefill(sequence, prompt)
-        on_logits(None, logits_V)
-        prefill_digest = logits_digest(logits_V, hash_bytes=hash_bytes)
-        digests, enqueue_ms, step_ms = [], [], []
-        moved_at: int | None = None
+        logits_V = run.prefill(prompt)
         for step in range(steps):
-            token = feed.next(logits_V)
-            begin = time.perf_counter()
-            logits_V = forward.decode(sequence, token)
-            enqueued = time.perf_counter()
-            kept_V = logits_V.clone()
-            done = time.perf_counter()
-            enqueue_ms.append((enqueued - begin) * MS)
-            step_ms.append((done - begin) * MS)
-            on_logits(step, kept_V)
-            digests.append(logits_digest(kept_V, hash_bytes=hash_bytes))
+            logits_V = run.decode(step, feed.next(logits_V))
             if check_steps and moved_at is None and model.unowned_digests(sequence) != before:
                 moved_at = step
             tick()
-        states = model.state_digests(sequence)
-        after = model.unowned_digests(sequence)
+        states, after = model.state_digests(sequence), model.unowned_digests(sequence)
     finally:
         model.close(sequence)
-    trace = Trace(
-        prompt=tuple(prompt),
-        fed=tuple(feed.tokens[:steps]),
-        prefill_digest=prefill_digest,
-        step_digests=tuple(digests),
-        state_digests=states,
-        enqueue_ms=tuple(enqueue_ms),
-        step_ms=tuple(step_ms),
-    )
-    return trace, UnownedBytes(before, after, moved_at)
+    return run.trace(prompt, feed.tokens[:steps], states), UnownedBytes(before, after, moved_at)
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """One sequence under one forward, with the digest and the times of each step."""
+
+    forward: Forward
+    sequence: Opened
+    on_logits: OnLogits
+    hash_bytes: HashBytes | None
+    digests: list[str] = field(default_factory=list)
+    """the prefill's, then those of the steps"""
+    enqueue_ms: list[float] = field(default_factory=list)
+    step_ms: list[float] = field(default_factory=list)
+
+    def prefill(self, prompt: Sequence[int]) -> torch.Tensor:
+        """Logits [V] of the prompt's last token."""
+        return self._noted(None, self.forward.prefill(self.sequence, prompt))
+
+    def decode(self, step: int, token: int) -> torch.Tensor:
+        """A copy of the logits [V] after one more token."""
+        begin = time.perf_counter()
+        logits_V = self.forward.decode(self.sequence, token)
+        enqueued = time.perf_counter()
+        kept_V = logits_V.clone()
+        done = time.perf_counter()
+        self.enqueue_ms.append((enqueued - begin) * MS)
+        self.step_ms.append((done - begin) * MS)
+        return self._noted(step, kept_V)
+
+    def trace(
+        self, prompt: Sequence[int], fed: Sequence[int], state_digests: Mapping[str, str]
+    ) -> Trace:
+        """The record of the whole run."""
+        return Trace(
+            prompt=tuple(prompt),
+            fed=tuple(fed),
+            prefill_digest=self.digests[0],
+            step_digests=tuple(self.digests[1:]),
+            state_digests=state_digests,
+            enqueue_ms=tuple(self.enqueue_ms),
+            step_ms=tuple(self.step_ms),
+        )
+
+    def _noted(self, step: int | None, logits_V: torch.Tensor) -> torch.Tensor:
+        self.on_logits(step, logits_V)
+        self.digests.append(logits_digest(logits_V, hash_bytes=self.hash_bytes))
+        return logits_V

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from metpipe.engine.weights import weight_shapes
 from metpipe.pipeline import StageContext
@@ -28,7 +29,7 @@ def run_load(context: StageContext) -> Mapping[str, object]:
         "model_type": str(checkpoint.config["model_type"]),
         "layers": len(circuit.layer_kinds),
         "vocab_size": model.vocab_size,
-        "parameters": sum(_elements(shape) for shape in shapes.values()),
+        "parameters": sum(map(prod, shapes.values())),
         "tensors": len(shapes),
         "unread_tensors": sorted(set(checkpoint.tensors) - set(shapes)),
         "prompts": [len(prompt) for prompt in live.prompts()],
@@ -36,10 +37,3 @@ def run_load(context: StageContext) -> Mapping[str, object]:
         "kernel_set": live.sets.builtin.name,
         "kernel_digests": live.sets.digests,
     }
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

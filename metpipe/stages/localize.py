@@ -147,7 +147,7 @@ class _Search:
         named = (
             f"; on its own the rule {' and the rule '.join(alone)} moves bits"
             if alone
-            else ("; no rule moves bits on its own")
+            else "; no rule moves bits on its own"
         )
         if edge is None:
             text = f"parts at {where}, in a state and in no edge that both keep in memory"

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from metpipe.diff.feeding import Greedy
-from metpipe.diff.logits_file import LogitsFile
+from metpipe.diff.logits_file import LogitsFile, logits_bytes
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
 from metpipe.engine.model import Model
@@ -18,8 +18,6 @@ from metpipe.stages.live import LEGACY, live_of
 from metpipe.stages.records import read_result, restore, to_json
 
 __all__ = ["logits_path", "read_traces", "run_reference", "writer"]
-
-BF16_BYTES = 2
 
 
 def run_reference(context: StageContext) -> Mapping[str, object]:
@@ -49,7 +47,7 @@ def run_reference(context: StageContext) -> Mapping[str, object]:
 
 def prompts_kept(num_prompts: int, steps: int, vocab: int, keep_bytes: int) -> int:
     """Leading prompts whose logits (bf16, prefill and each step) fit into `keep_bytes`."""
-    return min(num_prompts, keep_bytes // ((steps + 1) * vocab * BF16_BYTES))
+    return min(num_prompts, keep_bytes // logits_bytes(steps, vocab))
 
 
 def _decode(
