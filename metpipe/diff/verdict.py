@@ -15,7 +15,7 @@ from metpipe.diff.comparison import Comparison
 from metpipe.diff.records import Check, Control, MovedBytes, VacuousPair
 from metpipe.errors import Exit
 
-__all__ = ["Case", "Evidence", "Expect", "Verdict", "judge"]
+__all__ = ["Case", "Evidence", "Expect", "Verdict", "groundless", "judge"]
 
 Expect = Literal["equal", "report"]
 """Whether a comparison is judged, or only shown."""

@@ -13,7 +13,7 @@ from metpipe.diff.records import Control, Disclosure, MovedBytes
 from metpipe.diff.self_test import run_self_test
 from metpipe.diff.states import differing_labels
 from metpipe.diff.vacuity import find_vacuous
-from metpipe.diff.verdict import Case, Evidence, judge
+from metpipe.diff.verdict import Case, Evidence, groundless, judge
 from metpipe.engine.forward import Disclosure as Disclosed
 from metpipe.pipeline import StageContext
 from metpipe.stages.decode import UnownedBytes
@@ -44,6 +44,7 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
     return {
         "outcome": verdict.outcome.name,
         "reasons": list(verdict.reasons),
+        "groundless": any(groundless(evidence)),
         "evidence": to_json(evidence),
     }
 

@@ -79,11 +79,16 @@ class Results:
 
 
 def verdict_of(live: Live, results: Results) -> tuple[Exit, tuple[str, ...]]:
-    """DIED when a stage did; else the first of FAIL, INCONCLUSIVE, PASS that a part says."""
+    """DIED when a stage did; else the first of FAIL, INCONCLUSIVE, PASS that a part says.
+
+    A diff whose evidence means nothing is INCONCLUSIVE before any part is heard.
+    """
     died = [event for event in results.events.values() if event.how == "failed"]
     if died:
         return Exit.DIED, tuple(f"stage {event.stage} died: {event.error!r}" for event in died)
     said = [*_said(live, results)]
+    if results.records.get("compare", {}).get("groundless"):
+        return Exit.INCONCLUSIVE, tuple(reason for _, reason in said)
     for outcome in (Exit.FAIL, Exit.INCONCLUSIVE):
         if any(part == outcome for part, _ in said):
             return outcome, tuple(reason for _, reason in said)
@@ -96,7 +101,8 @@ def _said(live: Live, results: Results) -> Iterator[tuple[Exit, str]]:
         for reason in compare["reasons"]:
             yield Exit[compare["outcome"]], reason
     if (oracle := results.section("oracle", "oracle", OracleSection)) and not oracle.passed:
-        yield Exit.FAIL, oracle.sentence
+        judged = [row for row in oracle.prompts if row.noise is not None]
+        yield Exit.FAIL if judged else Exit.INCONCLUSIVE, oracle.sentence
     if (ledger := results.section("ledger", "ledger", LedgerSection)) and not ledger.agrees:
         wrong = [row.tag for row in ledger.rows if not row.agrees]
         yield Exit.FAIL, f"the ledger does not agree with the plan: {', '.join(wrong)}"
