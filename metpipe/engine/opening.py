@@ -47,6 +47,12 @@ class KernelSets:
             found["overlay"] = self.overlay.digest
         return found
 
+    def rules_for(self, *, overlay: bool) -> RuleSet:
+        """The rules that a forward may use, the user's laid over the built-in ones or not."""
+        if not overlay or self.overlay_rules is None:
+            return self.rules
+        return self.rules.overlay(self.overlay_rules)
+
 
 def open_kernel_sets(device: str, overlay: str | None) -> KernelSets:
     """Load the set that executes on `device`, and the folder laid over it.
@@ -65,7 +71,24 @@ def open_kernel_sets(device: str, overlay: str | None) -> KernelSets:
         return KernelSets(builtin, rules)
     folder = Path(overlay).expanduser()
     theirs = load_kernel_set(folder, package=OVERLAY_PACKAGE)
+    _refuse_other_hardware(theirs, builtin)
     return KernelSets(builtin, rules, theirs, _of_overlay(_rules_of(theirs), theirs, builtin))
+
+
+def _refuse_other_hardware(theirs: KernelSet, builtin: KernelSet) -> None:
+    """A folder's rules are planned as the built-in set says: what it says beside would be lost."""
+    mine, own = theirs.hardware, builtin.hardware
+    for key, stated, known in (
+        ("class", {mine.hardware_class}, {own.hardware_class}),
+        ("capabilities", mine.capabilities, own.capabilities),
+        ("settings", mine.settings.items(), own.settings.items()),
+    ):
+        if beyond := set(stated) - set(known):
+            raise ConfigError(
+                f"{theirs.folder / 'HARDWARE.toml'}: {key} states {min(map(str, beyond))}, which "
+                f"the set that executes does not ({builtin.folder}); a folder adds rules and "
+                "kernels to that set, so leave it out or correct it"
+            )
 
 
 def _rules_of(kernels: KernelSet) -> RuleSet:

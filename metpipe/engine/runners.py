@@ -19,7 +19,7 @@ from metpipe.errors import ConfigError
 if TYPE_CHECKING:
     from metpipe.engine.model import ForwardSelect, Model
 
-__all__ = ["CircuitRunner", "LegacyRunner", "rules_of"]
+__all__ = ["CircuitRunner", "LegacyRunner", "check_select", "rules_of"]
 
 LEGACY_FAMILIES = {"dense_gqa": DenseLegacy}
 """circuit arch -> its hand-written forward"""
@@ -72,7 +72,7 @@ class CircuitRunner:
         self._model = model
         self._select = select
         self._rules, self._functions = _rules_and_kernels(model, select)
-        _check_levers(self._rules, select)
+        check_select(self._rules, select)
         self._plans: dict[tuple[str, int], Plan] = {}
         self._arena = model.allocator.take(
             "arena", select.name, (self._arena_bytes(),), torch.uint8
@@ -134,7 +134,17 @@ class CircuitRunner:
         return max(layout(self.plan(mode, rows), rows).total for mode, rows in runs)
 
 
-def _check_levers(rules: RuleSet, select: ForwardSelect) -> None:
+def check_select(rules: RuleSet, select: ForwardSelect) -> None:
+    """Refuse a forward that asks for a rule or a lever which the rule set does not have.
+
+    Raises:
+        ConfigError: naming the variant's key and what there is.
+    """
+    if unknown := select.select.ids - frozenset(rules.rules):
+        raise ConfigError(
+            f"variants.{select.name}.rules: no rule of {rules.source} is named {min(unknown)!r}; "
+            f"its rules are {', '.join(sorted(rules.rules))}"
+        )
     if unknown := select.levers - rules.levers:
         raise ConfigError(
             f"variants.{select.name}.levers: no rule of {rules.source} has the lever "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from rich.console import Console
 from metpipe import snapshot
 from metpipe.config import Run
 from metpipe.engine.opening import open_kernel_sets
+from metpipe.engine.runners import check_select
 from metpipe.errors import ConfigError, Exit
 from metpipe.oracle import require_oracle
-from metpipe.pipeline import Pipeline, Store, board, code_digest
+from metpipe.pipeline import Pipeline, Stage, Store, board, code_digest
 from metpipe.resources import kernels_dir
+from metpipe.stages.forced import select_of
 from metpipe.stages.live import Live
 from metpipe.stages.plan import plan
 from metpipe.stages.write_report import write_report
@@ -36,8 +39,10 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     if run.pipeline.diff or run.pipeline.ledger:
         live.serve()
         live.prompts()
+    stages = plan(run)
+    _check_variants(stages, live)
     facts = _facts(live)
-    pipeline = Pipeline(plan(run), facts=facts)
+    pipeline = Pipeline(stages, facts=facts)
     store = Store.of_run(out_dir)
     resume = [Store.to_resume(Path(run.resume))] if run.resume else []
     snapshot.add(
@@ -56,6 +61,14 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     outcome = write_report(live, pipeline, store, events, out_dir, console)
     _raise_first(failures, Exception)
     return outcome
+
+
+def _check_variants(stages: Sequence[Stage], live: Live) -> None:
+    """Before anything is decoded: a misspelt rule must not cost a run."""
+    for stage in stages:
+        if stage.name.startswith("variant:") and stage.params["forward"] == "circuit":
+            select = select_of(stage.params)
+            check_select(live.sets.rules_for(overlay=select.overlay), select)
 
 
 def _facts(live: Live) -> dict[str, object]:
