@@ -17,6 +17,8 @@ __all__ = ["Declared", "declared_precision"]
 METHODS = ("compressed-tensors", "fp8", "modelopt")
 MODELOPT = {"NVFP4": ("nvfp4/g{group}", "nvfp4/g{group}"), "FP8": ("fp8/tensor", "fp8/tensor")}
 """quant_algo -> weight and activation format"""
+NVFP4_GROUP = 16
+"""The group that the NVFP4 algorithm has where a modelopt export does not say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,9 @@ def _groups(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     if not isinstance(groups, Mapping) or not groups:
         raise RefusedConfig(f"{where} has no config_groups")
     rows = []
-    for name, group in groups.items():
+    for name, value in groups.items():
         inner = f"{where}, {name}"
+        group = _object(value, inner, "the group")
         weight = _weight_format(_object(group.get("weights"), inner, "weights"), inner)
         activation = _activation_format(group.get("input_activations"), inner)
         for target in _texts(group.get("targets"), inner, "targets"):
@@ -75,7 +78,7 @@ def _groups(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
 
 def _block_fp8(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     block = table.get("weight_block_size")
-    if not isinstance(block, list) or len(block) != 2:
+    if not isinstance(block, list) or [type(size) for size in block] != [int, int]:
         raise RefusedConfig(f"{where}: weight_block_size = {block!r} must be [rows, columns]")
     rows = _ignored(table.get("modules_to_not_convert"), where)
     return [*rows, PrecisionRow("*", f"fp8/block{block[0]}x{block[1]}")]
@@ -93,7 +96,8 @@ def _modelopt(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
         raise RefusedConfig(
             f"{where} has quant_algo {algorithm!r}; {', '.join(MODELOPT)} are understood"
         )
-    group = table.get("group_size") or 16
+    stated = table.get("group_size") is not None
+    group = _group_size(table, where) if stated else NVFP4_GROUP
     weight, activation = (text.format(group=group) for text in MODELOPT[str(algorithm)])
     return [*ignored, PrecisionRow("*", weight, activation)]
 
@@ -149,8 +153,8 @@ def _kv_format(table: Mapping[str, object], where: str) -> str:
     scheme, algorithm = table.get("kv_cache_scheme"), table.get("kv_cache_quant_algo")
     if scheme is None and algorithm is None:
         return "bf16"
-    floats = isinstance(scheme, Mapping) and scheme.get("type") == "float"
-    if algorithm == "FP8" or (isinstance(scheme, Mapping) and floats and scheme["num_bits"] == 8):
+    stated = scheme if isinstance(scheme, Mapping) else {}
+    if algorithm == "FP8" or (stated.get("type"), stated.get("num_bits")) == ("float", 8):
         return "fp8/tensor"
     raise RefusedConfig(f"{where}: the KV cache's {scheme or algorithm!r} is not understood")
 

@@ -154,11 +154,6 @@ class RuleSet:
         )
 
     @property
-    def settings_read(self) -> frozenset[str]:
-        """Every setting that some rule reads."""
-        return frozenset(name for rule in self.rules.values() for name in rule.when)
-
-    @property
     def levers(self) -> frozenset[str]:
         """Every lever that some rule is behind."""
         found = (rule.numerics.lever for rule in self.rules.values())

@@ -6,7 +6,7 @@ from metpipe.memory.attribution import NodeShare, node_shares
 from metpipe.memory.devices import Device, Devices, device_from_config, find_device, match_device
 from metpipe.memory.evaluate import ACCOUNTINGS, evaluate
 from metpipe.memory.inverse import Inverse, largest_fitting, max_concurrency, max_isl
-from metpipe.memory.kernel_set import KernelSet, overlaid, read_kernel_set
+from metpipe.memory.kernel_set import KernelSet, read_kernel_set
 from metpipe.memory.ledger import LedgerRow, check_ledger
 from metpipe.memory.planned import Planned
 from metpipe.memory.point import Boot, Point, Serve, Workload, serve_from_config
@@ -38,7 +38,6 @@ __all__ = [
     "max_concurrency",
     "max_isl",
     "node_shares",
-    "overlaid",
     "read_devices",
     "read_kernel_set",
     "serve_from_config",

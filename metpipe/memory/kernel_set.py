@@ -15,7 +15,7 @@ from metpipe.circuit import RuleSet, read_rules
 from metpipe.errors import ConfigError
 from metpipe.memory.expressions import expression_names
 
-__all__ = ["Family", "KernelSet", "Workspace", "overlaid", "parse_families", "read_kernel_set"]
+__all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_set"]
 
 Table = TypeVar("Table", bound=BaseModel)
 
@@ -116,21 +116,6 @@ def read_kernel_set(folder: Path) -> KernelSet:
         rules=rules,
         kernels=kernels,
         families=parse_families(_text(families), str(families)),
-    )
-
-
-def overlaid(base: KernelSet, other: KernelSet) -> KernelSet:
-    """The base set with a user's rules, kernels and families added; same names shadow."""
-    names = {family.name for family in other.families}
-    kept = tuple(family for family in base.families if family.name not in names)
-    return KernelSet(
-        name=f"{base.name} + {other.name}",
-        device_class=base.device_class,
-        capabilities=base.capabilities | other.capabilities,
-        settings={**base.settings, **other.settings},
-        rules=base.rules.overlay(other.rules),
-        kernels=base.kernels | other.kernels,
-        families=(*kept, *other.families),
     )
 
 

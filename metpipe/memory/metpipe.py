@@ -1,7 +1,8 @@
 """The `metpipe` accounting: what this engine allocates for a serve, term by term.
 
-Every term is one allocation or a set of equal ones, sized by a formula that the engine uses as
-well, so all are `exact`. Bytes of a checkpoint that no node binds are never loaded, never counted.
+Every term is one allocation or a set of equal ones. Each formula is held to the engine's own
+allocations by the ledger, to the byte, so all are `exact`. Bytes of a checkpoint that no node binds
+are never loaded, never counted.
 """
 
 from __future__ import annotations

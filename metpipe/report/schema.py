@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
@@ -113,7 +113,3 @@ class Report(Record):
     def read(cls, out_dir: Path) -> Report:
         """Read a run's report.json back."""
         return cls.model_validate_json((out_dir / REPORT).read_text())
-
-    def as_json(self) -> dict[str, Any]:
-        """The report as plain JSON data."""
-        return self.model_dump(mode="json", by_alias=True)

@@ -102,6 +102,16 @@ def test_an_ignored_module_is_bf16(ignore: list[str], module: str) -> None:
             "block_structure",
         ),
         (compressed(NVFP4, kv_cache_scheme={"type": "int", "num_bits": 8}), "KV cache"),
+        (compressed(NVFP4, kv_cache_scheme={"type": "float"}), "KV cache"),
+        ({"quant_method": "fp8", "weight_block_size": [128, None]}, "weight_block_size"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"group_0": None}},
+            "the group must be an object",
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": "16"},
+            "group_size = '16'",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(table: object, message: str) -> None:

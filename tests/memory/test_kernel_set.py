@@ -10,7 +10,7 @@ import pytest
 
 from metpipe.circuit import Select, StateDecl
 from metpipe.errors import ConfigError
-from metpipe.memory import Planned, evaluate, overlaid, read_kernel_set
+from metpipe.memory import Planned, evaluate, read_kernel_set
 from metpipe.memory.kernel_set import Family, Workspace, parse_families
 from metpipe.resources import PACKAGE
 
@@ -108,14 +108,6 @@ def test_a_family_twice_is_refused():
 def test_a_folder_without_tables_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"HARDWARE\.toml"):
         read_kernel_set(tmp_path)
-
-
-def test_an_overlay_adds_and_shadows(cpu_set):
-    theirs = replace(cpu_set, name="mine", kernels=frozenset({"mine.f"}), families=(LINEAR,))
-    both = overlaid(cpu_set, theirs)
-    assert both.kernels == cpu_set.kernels | {"mine.f"}
-    assert [family for family in both.families if family.name == "linear"] == [LINEAR]
-    assert (both.name, both.device_class) == ("cpu + mine", "cpu")
 
 
 @pytest.mark.parametrize(
