@@ -15,11 +15,12 @@ from typing import Any
 
 from metpipe.config import Run
 from metpipe.errors import ConfigError
+from metpipe.report.outcome import SNAPSHOT
+from metpipe.whole_file import write_whole
 
 __all__ = ["SNAPSHOT", "add", "compared", "cores", "processor", "run_id", "write"]
 
 PACKAGES = ("metpipe", "hydra-core", "omegaconf", "pydantic", "torch", "numpy", "numba", "triton")
-SNAPSHOT = "run.json"
 
 
 def run_id(run: Run) -> str:
@@ -43,14 +44,14 @@ def write(run: Run, out_dir: Path, overrides: Sequence[str], argv: Sequence[str]
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "git": _git(),
     }
-    _write_whole(out_dir / SNAPSHOT, record)
+    _keep(out_dir / SNAPSHOT, record)
     return record
 
 
 def add(out_dir: Path, **facts: object) -> None:
     """Add facts that are known only later: device, checkpoint_digest, kernel_set_digest."""
     path = out_dir / SNAPSHOT
-    _write_whole(path, json.loads(path.read_text()) | facts)
+    _keep(path, json.loads(path.read_text()) | facts)
 
 
 def compared(record: Mapping[str, Any], earlier_dir: Path) -> str:
@@ -136,7 +137,5 @@ def _leaves(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
         yield prefix, value
 
 
-def _write_whole(path: Path, record: Mapping[str, Any]) -> None:
-    scratch = path.with_name(f"{path.name}.partial")
-    scratch.write_text(json.dumps(record, indent=1) + "\n")
-    scratch.replace(path)
+def _keep(path: Path, record: Mapping[str, Any]) -> None:
+    write_whole(path, json.dumps(record, indent=1) + "\n")

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metpipe.errors import Exit
+from metpipe.whole_file import write_whole
 
-__all__ = ["OUTCOME", "Outcome", "read", "write"]
+__all__ = ["OUTCOME", "SNAPSHOT", "Outcome", "read", "write"]
 
 OUTCOME = "outcome.json"
 SNAPSHOT = "run.json"
+"""The file that a job leaves first: its config, id and machine."""
 
 
 class Outcome(NamedTuple):
@@ -32,9 +34,7 @@ def write(out_dir: Path, status: Exit, error: str | None, overrides: Sequence[st
         "error": error,
         "overrides": list(overrides),
     }
-    scratch = out_dir / f"{OUTCOME}.partial"
-    scratch.write_text(json.dumps(record, indent=1) + "\n")
-    scratch.replace(out_dir / OUTCOME)
+    write_whole(out_dir / OUTCOME, json.dumps(record, indent=1) + "\n")
 
 
 def read(out_dir: Path) -> Outcome:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from metpipe.report.diff_section import DiffSection, OracleSection, RuleSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
 from metpipe.report.record import Record
+from metpipe.whole_file import write_whole
 
 __all__ = [
     "REPORT",
@@ -104,9 +105,7 @@ class Report(Record):
     def write(self, out_dir: Path) -> Path:
         """Write report.json whole, and return where it is."""
         path = out_dir / REPORT
-        scratch = out_dir / f"{REPORT}.partial"
-        scratch.write_text(self.model_dump_json(by_alias=True, indent=1) + "\n")
-        scratch.replace(path)
+        write_whole(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
         return path
 
     @classmethod

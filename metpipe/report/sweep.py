@@ -18,6 +18,7 @@ from metpipe.report.diff_section import DiffSection
 from metpipe.report.memory_section import MemorySection
 from metpipe.report.schema import REPORT, Report
 from metpipe.report.units import count, plain_table, size
+from metpipe.whole_file import write_whole
 
 __all__ = ["SWEEP", "rows", "table", "write"]
 
@@ -31,9 +32,7 @@ def write(sweep_dir: Path, console: Console) -> list[Exit]:
     if not jobs:
         return []
     record = {"schema": SCHEMA, "jobs": jobs}
-    scratch = sweep_dir / f"{SWEEP}.partial"
-    scratch.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-    scratch.replace(sweep_dir / SWEEP)
+    write_whole(sweep_dir / SWEEP, json.dumps(record, indent=1, allow_nan=False) + "\n")
     console.print()
     console.print(table(jobs))
     console.print(Text(f"sweep   {sweep_dir / SWEEP}", style="dim"), soft_wrap=True)

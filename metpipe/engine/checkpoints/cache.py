@@ -5,30 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["cache_dir", "cached_by_files", "write_whole"]
+from metpipe.whole_file import write_whole
+
+__all__ = ["cache_dir", "cached_by_files"]
 
 
 def cache_dir() -> Path:
     """$METPIPE_CACHE, or ~/.cache/metpipe. It need not exist yet."""
     chosen = os.environ.get("METPIPE_CACHE")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "metpipe"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def cached_by_files(kind: str, files: Iterable[Path], compute: Callable[[], str]) -> str:
@@ -43,6 +31,7 @@ def cached_by_files(kind: str, files: Iterable[Path], compute: Callable[[], str]
             return kept
     value = compute()
     with contextlib.suppress(OSError):
+        entry.parent.mkdir(parents=True, exist_ok=True)
         write_whole(entry, value)
     return value
 
