@@ -26,6 +26,7 @@ from metpipe.circuit.errors import (
 from metpipe.circuit.formats import Format, element_bytes, parse_format, tensor_bytes, weight_bytes
 from metpipe.circuit.fuse import fuse
 from metpipe.circuit.fusions_toml import parse_fusions
+from metpipe.circuit.hardware_toml import Hardware, parse_hardware
 from metpipe.circuit.instantiate import Shape, instantiate
 from metpipe.circuit.ir import BlockInstance, BoundTensor, Circuit, Edge, Node, StateDecl
 from metpipe.circuit.layout import Layout, Place, layout, live_ranges
@@ -64,6 +65,7 @@ __all__ = [
     "Format",
     "FormatConflict",
     "Group",
+    "Hardware",
     "Kernel",
     "Layout",
     "Library",
@@ -106,6 +108,7 @@ __all__ = [
     "parse_expr",
     "parse_format",
     "parse_fusions",
+    "parse_hardware",
     "plan_digest",
     "plan_text",
     "plans_digest",

@@ -35,7 +35,7 @@ def parse_circuit(text: str, source: str, libraries: Mapping[str, str]) -> Descr
             without being defined.
     """
     with read_toml(text, source, BadCircuit) as root:
-        _schema(root)
+        root.schema(1)
         blocks = _library_blocks(root, libraries)
         _merge(blocks, root)
         description = Description(
@@ -65,19 +65,13 @@ def _check_used(description: Description, root: Table) -> None:
             raise root.fail(f"the block {name} is used nowhere")
 
 
-def _schema(root: Table) -> None:
-    schema = root.integer("schema")
-    if schema != 1:
-        raise root.fail(f"schema {schema} is not known; this reader reads schema 1")
-
-
 def _library_blocks(root: Table, libraries: Mapping[str, str]) -> dict[str, BlockText]:
     blocks: dict[str, BlockText] = {}
     for name in root.texts("include", ()):
         if name not in libraries:
             raise root.fail(f"it includes {name!r}, and there is no blocks/{name}.toml")
         with read_toml(libraries[name], f"blocks/{name}.toml", BadCircuit) as library:
-            _schema(library)
+            library.schema(1)
             library.text("description")
             _merge(blocks, library)
     return blocks

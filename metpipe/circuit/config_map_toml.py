@@ -26,8 +26,7 @@ def parse_config_map(text: str, source: str) -> ConfigMap:
         BadCircuit: a key of the file is unknown, missing or of another type.
     """
     with read_toml(text, source, BadCircuit) as root:
-        if root.integer("schema") != 1:
-            raise root.fail("only schema 1 is known")
+        root.schema(1)
         return ConfigMap(
             source=source,
             arch=root.text("arch"),

@@ -36,8 +36,7 @@ def parse_fusions(text: str, source: str) -> RuleSet:
             mode, format or source is not known, or a numerics class lacks its qualifier.
     """
     with read_toml(text, source, RuleFileError) as root:
-        if root.integer("schema") != 1:
-            raise root.fail("only schema 1 is known")
+        root.schema(1)
         rules: dict[str, Rule] = {}
         for table in root.tables("rule"):
             rule = _rule(table, source)

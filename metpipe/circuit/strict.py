@@ -58,6 +58,12 @@ class Table:
         """The error to raise, with this table's place in front."""
         return self.error(f"{self.where}: {message}")
 
+    def schema(self, known: int) -> None:
+        """Refuse a file that is written in another schema."""
+        found = self.integer("schema")
+        if found != known:
+            raise self.fail(f"schema {found} is not known; this reader reads schema {known}")
+
     def has(self, key: str) -> bool:
         """Whether the key is there; asking counts as knowing it."""
         self._asked.add(key)

@@ -10,54 +10,24 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
+from metpipe.circuit import Hardware, parse_hardware
 from metpipe.engine.checkpoints.cache import cache_dir
 from metpipe.engine.kernel_digest import Sources, index_sources
 from metpipe.engine.kernel_imports import check_imports
 from metpipe.engine.kernel_modules import forget_package, import_functions
 from metpipe.errors import ConfigError
 
-__all__ = ["BUILT_IN", "Hardware", "KernelSet", "load_kernel_set"]
+__all__ = ["BUILT_IN", "KernelSet", "load_kernel_set"]
 
 logger = logging.getLogger(__name__)
 
 BUILT_IN = "metpipe_kernels.cpu"
 TABLES = ("HARDWARE.toml", "FUSIONS.toml", "FAMILIES.toml", "INVARIANCE.toml")
-
-
-class Memory(BaseModel):
-    """How the hardware's memory looks to a kernel."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    unified: bool
-    line_bytes: int = Field(gt=0)
-
-
-class Hardware(BaseModel):
-    """HARDWARE.toml: what a set is for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    schema_version: int = Field(alias="schema", ge=1, le=1)
-    name: str
-    hardware_class: str = Field(alias="class")
-    kind: Literal["cpu", "cuda"]
-    description: str = ""
-    plans_with: str | None = None
-    """the set whose tables plan for this class, when it has no kernels of its own"""
-    formats: tuple[str, ...] = Field(strict=False)
-    block_size: int = Field(gt=0)
-    """tokens of a KV block, where nothing else says"""
-    capabilities: frozenset[str] = Field(frozenset(), strict=False)
-    settings: Mapping[str, str] = {}
-    """what a rule's `when` may ask for"""
-    memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +89,7 @@ def load_kernel_set(folder: Path, *, package: str) -> KernelSet:
     """
     folder = folder.resolve()
     texts = {name: _read(folder / name) for name in TABLES}
-    hardware = _hardware(texts["HARDWARE.toml"], folder / "HARDWARE.toml")
+    hardware = parse_hardware(texts["HARDWARE.toml"], str(folder / "HARDWARE.toml"))
     files = _source_files(folder, package)
     sources = {module: _read(path) for module, path in files.items()}
     below = {} if package == BUILT_IN else _texts.get(BUILT_IN, {})
@@ -150,17 +120,6 @@ def _read(path: Path) -> str:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read it: {error}") from None
-
-
-def _hardware(text: str, path: Path) -> Hardware:
-    try:
-        return Hardware.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
-    except ValidationError as error:
-        item = error.errors(include_url=False)[0]
-        key = ".".join(map(str, item["loc"]))
-        raise ConfigError(f"{path}: {key}: {item['msg']}") from None
 
 
 def _source_files(folder: Path, package: str) -> dict[str, Path]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ast
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from metpipe.circuit import RuleSet, read_rules
+from metpipe.circuit import RuleSet, parse_hardware, read_rules
 from metpipe.errors import ConfigError
 from metpipe.memory.expressions import expression_names
+from metpipe.memory.toml_model import Strict, parse_model
 
 __all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_set"]
-
-Table = TypeVar("Table", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +51,22 @@ class KernelSet:
     families: tuple[Family, ...]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Hardware(BaseModel):
-    """The keys of HARDWARE.toml that planning reads; whoever loads the set checks the others."""
-
-    model_config = ConfigDict(frozen=True)
-    name: str
-    device_class: str = Field(alias="class")
-    capabilities: frozenset[str] = frozenset()
-    settings: dict[str, str] = {}
-
-
-class _Workspace(_Strict):
+class _Workspace(Strict):
     name: str
     bytes: list[str] = Field(min_length=1)
     why: str = ""
 
 
-class _Family(_Strict):
+class _Family(Strict):
     name: str
     kernels: list[str] = Field(min_length=1)
     why: str = ""
-    workspace: list[_Workspace] = []
+    workspace: list[_Workspace] = Field(default_factory=list)
 
 
-class _Families(_Strict):
+class _Families(Strict):
     schema_version: Literal[1] = Field(alias="schema")
-    family: list[_Family] = []
+    family: list[_Family] = Field(default_factory=list)
 
 
 def parse_families(text: str, source: str) -> tuple[Family, ...]:
@@ -91,7 +75,7 @@ def parse_families(text: str, source: str) -> tuple[Family, ...]:
     Raises:
         ConfigError: broken TOML, an unknown key, a text that is no byte expression, a name twice.
     """
-    rows = _parsed(_Families, text, source).family
+    rows = parse_model(_Families, text, source).family
     names = [row.name for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{source}: the family {min(twice)!r} appears more than once")
@@ -105,12 +89,12 @@ def read_kernel_set(folder: Path) -> KernelSet:
         ConfigError: a file that is missing or breaks its schema.
     """
     about, families = folder / "HARDWARE.toml", folder / "FAMILIES.toml"
-    hardware = _parsed(_Hardware, _text(about), str(about))
+    hardware = parse_hardware(_text(about), str(about))
     rules, kernels = read_rules(folder), _defined_kernels(folder)
     rules.require_kernels(kernels)
     return KernelSet(
         name=hardware.name,
-        device_class=hardware.device_class,
+        device_class=hardware.hardware_class,
         capabilities=hardware.capabilities,
         settings=hardware.settings,
         rules=rules,
@@ -125,17 +109,6 @@ def _family(row: _Family, source: str) -> Family:
             expression_names(expression, f"{source}: {row.name}.{workspace.name}")
     workspaces = tuple(Workspace(entry.name, tuple(entry.bytes)) for entry in row.workspace)
     return Family(row.name, frozenset(row.kernels), workspaces)
-
-
-def _parsed(model: type[Table], text: str, source: str) -> Table:
-    try:
-        return model.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: not TOML: {error}") from None
-    except ValidationError as error:
-        item = error.errors(include_url=False)[0]
-        key = ".".join(map(str, item["loc"]))
-        raise ConfigError(f"{source}: {key}: {item['msg']}") from None
 
 
 def _text(path: Path) -> str:

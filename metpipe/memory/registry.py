@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from metpipe.errors import ConfigError
 from metpipe.memory.devices import Device, Devices, DriverLaw
+from metpipe.memory.toml_model import Strict, parse_model
 
-__all__ = ["parse_devices", "parse_memory_law", "read_devices"]
+__all__ = ["parse_devices", "read_devices"]
 
 GIB = 2**30
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Memory(_Strict):
+class _Memory(Strict):
     util_ceiling: float = Field(gt=0, le=1)
     driver_fixed_bytes: int = Field(ge=0)
     driver_budget_per_mille: int = Field(ge=0, le=1000)
@@ -30,19 +26,19 @@ class _Memory(_Strict):
     calibrated_on: str = Field(min_length=1)
 
 
-class _Class(_Strict):
+class _Class(Strict):
     id: str
     kind: Literal["cpu", "gpu"]
     memory: _Memory | None = None
 
 
-class _Peaks(_Strict):
+class _Peaks(Strict):
     bf16: float = Field(ge=0)
     fp8: float = Field(ge=0)
     nvfp4: float = Field(ge=0)
 
 
-class _Row(_Strict):
+class _Row(Strict):
     id: str
     device_class: str = Field(alias="class")
     name: str
@@ -62,8 +58,8 @@ class _Row(_Strict):
     tdp_w: int | None = Field(None, gt=0)
     usable_fraction: float | None = Field(None, gt=0, le=1)
     peak_tflops: _Peaks | None = None
-    derived: list[str] = []
-    unknown: list[str] = []
+    derived: list[str] = Field(default_factory=list)
+    unknown: list[str] = Field(default_factory=list)
 
     def memory_bytes(self) -> int | None:
         """The visible size, else the data sheet's, in bytes, rounded down."""
@@ -76,7 +72,7 @@ class _Row(_Strict):
         return {key for key in type(self).model_fields if getattr(self, key) is None} - unsaid
 
 
-class _Registry(_Strict):
+class _Registry(Strict):
     schema_version: Literal[1]
     sources: dict[str, str]
     classes: list[_Class] = Field(alias="class")
@@ -103,29 +99,10 @@ def parse_devices(text: str, source: str) -> Devices:
         ConfigError: broken TOML, an unknown key or class or source, a duplicate id, a value out of
             its range, a GPU's fact that is neither given nor listed in `unknown`.
     """
-    try:
-        registry = _Registry.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: not TOML: {error}") from None
-    except ValidationError as error:
-        raise ConfigError(_explain(error, source)) from None
+    registry = parse_model(_Registry, text, source)
     _refuse_duplicates((row.id for row in registry.classes), f"{source}: [[class]]")
     _refuse_duplicates((row.id for row in registry.device), f"{source}: [[device]]")
     return Devices({row.id: _device(row, registry, source) for row in registry.device}, source)
-
-
-def parse_memory_law(table: object, source: str) -> DriverLaw:
-    """A class's [memory] table as the law of its driver.
-
-    Raises:
-        ConfigError: no table, a key that is missing, unknown or out of its range.
-    """
-    if table is None:
-        raise ConfigError(f"{source}: the class declares no [memory] table")
-    try:
-        return _law(_Memory.model_validate(table))
-    except ValidationError as error:
-        raise ConfigError(_explain(error, f"{source}: [memory]")) from None
 
 
 def _device(row: _Row, registry: _Registry, source: str) -> Device:
@@ -165,11 +142,3 @@ def _refuse_duplicates(ids: Iterable[str], where: str) -> None:
     twice = [key for key, count in Counter(ids).items() if count > 1]
     if twice:
         raise ConfigError(f"{where}: the id {twice[0]!r} appears more than once")
-
-
-def _explain(error: ValidationError, source: str) -> str:
-    lines = [
-        f"{source}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
-        for item in error.errors(include_url=False)
-    ]
-    return "\n".join(lines)

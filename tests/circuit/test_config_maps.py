@@ -243,7 +243,7 @@ hidden = "hidden"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (MAP.replace("schema = 1", "schema = 2"), "only schema 1"),
+        (MAP.replace("schema = 1", "schema = 2"), "reads schema 1"),
         (MAP + 'colour = { key = "a", shade = 2 }', "unknown key 'shade'"),
         (MAP + 'half = { key = "a", or_div = ["hidden"] }', "or_div must name two dims"),
         (MAP + '[keys]\nsize = { like = "length" }', "no key 'length' to be like"),

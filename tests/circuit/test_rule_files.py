@@ -69,7 +69,7 @@ def changed(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (changed("schema = 1", "schema = 2"), "only schema 1"),
+        (changed("schema = 1", "schema = 2"), "reads schema 1"),
         (RULE + "[rules]", "unknown key 'rules'; the keys known here are rule, runtime, schema"),
         (
             changed("priority = 100", 'priority = 100\ncolour = "red"'),

@@ -229,9 +229,13 @@ def test_a_set_that_fails_half_way_leaves_nothing_behind(folder):
 
 BROKEN = {
     "syntax": ("op.py", "def broken(:\n", "op.py:1: not Python"),
-    "unknown key": ("HARDWARE.toml", TINY["HARDWARE.toml"] + "lanes = 4\n", "memory.lanes"),
-    "not toml": ("HARDWARE.toml", "schema = = 1\n", "HARDWARE.toml: not TOML"),
-    "missing key": ("HARDWARE.toml", "schema = 1\n", "HARDWARE.toml: name"),
+    "unknown key": (
+        "HARDWARE.toml",
+        TINY["HARDWARE.toml"] + "lanes = 4\n",
+        "HARDWARE.toml, memory: unknown key 'lanes'",
+    ),
+    "not toml": ("HARDWARE.toml", "schema = = 1\n", "HARDWARE.toml: not valid TOML"),
+    "missing key": ("HARDWARE.toml", "schema = 1\n", "HARDWARE.toml: the key 'kind' is missing"),
     "foreign import": ("op.py", "import math\nimport os\n", "op.py:2: imports os;"),
     "engine import": ("op.py", "from metpipe.errors import Exit\n", "op.py:1: imports metpipe.err"),
     "above the folder": ("op.py", "from ..other import x\n", "imports metpipe_kernels.other"),

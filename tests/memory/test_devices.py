@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from metpipe.errors import ConfigError
-from metpipe.memory.devices import device_from_config, find_device, match_device
-from metpipe.memory.registry import parse_devices, parse_memory_law, read_devices
+from metpipe.memory.devices import Devices, device_from_config, find_device, match_device
+from metpipe.memory.registry import parse_devices, read_devices
 from metpipe.resources import PACKAGE
 
 ROOT = PACKAGE.parent
@@ -79,20 +80,22 @@ def test_an_id_like_none_lists_all():
     ],
 )
 def test_a_memory_table_out_of_range_is_refused_by_key(change, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_memory_law(LAW | change, "x.toml")
+    with pytest.raises(ConfigError, match=rf"x\.toml: class\.1\.memory\.{message}"):
+        with_law(LAW | change)
 
 
 @pytest.mark.parametrize("key", LAW)
 def test_a_memory_table_needs_every_key(key):
     table = {name: value for name, value in LAW.items() if name != key}
     with pytest.raises(ConfigError, match=rf"{key}: Field required"):
-        parse_memory_law(table, "x.toml")
+        with_law(table)
 
 
-def test_no_memory_table_is_refused_where_one_is_needed():
-    with pytest.raises(ConfigError, match=r"no \[memory\] table"):
-        parse_memory_law(None, "x.toml")
+def with_law(table: dict[str, object]) -> Devices:
+    """The registry below with a law for its fast class."""
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+    text = REGISTRY.replace('kind = "gpu"\n', f'kind = "gpu"\n[class.memory]\n{lines}')
+    return parse_devices(text, "x.toml")
 
 
 REGISTRY = """
@@ -123,7 +126,7 @@ sources = ["machine"]
         ('name = "this"', 'name = "this"\nusable_fraction = 1.5', "usable_fraction"),
         ('class = "cpu"', 'class = "fast"', "give or list in `unknown`: arch"),
         ('id = "fast"', 'id = "cpu"', "appears more than once"),
-        ("[sources]", "[sources", "not TOML"),
+        ("[sources]", "[sources", "not valid TOML"),
     ],
 )
 def test_a_broken_registry_is_refused(old, new, message):

@@ -92,7 +92,7 @@ def test_families_are_read():
         ('bytes = ["n*q_heads*4", "threads*64"]', "bytes = []", "bytes"),
         ("threads*64", "threads-64", r"attention\.partials: 'threads-64' is no byte expression"),
         ('kernels = ["attention.paged_attention"]', "kernels = []", "kernels"),
-        ("[[family]]", "[[family]", "not TOML"),
+        ("[[family]]", "[[family]", "not valid TOML"),
     ],
 )
 def test_a_broken_file_is_refused(old, new, message):
