@@ -1,7 +1,7 @@
 """Size expressions over named dimensions: sums of products of names and positive integers.
 
 `2*q_heads*head_dim + hidden`, `n*top_k`, `n/pool`. `*` and `/` go from left to right, and `/`
-rounds down.
+rounds down, or up where the reader asks for that (bytes of a workspace).
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ class Expr:
         """The names it reads."""
         return frozenset(f for product in self.products for _, f in product if isinstance(f, str))
 
-    def value(self, dims: Mapping[str, int], where: str) -> int:
-        """Its value.
+    def value(self, dims: Mapping[str, int], where: str, *, round_up: bool = False) -> int:
+        """Its value; `where` is what holds it, for the message.
 
         Raises:
             BadCircuit: a name is unknown, a divisor is zero, or the value needs more than 64 bits.
         """
-        total = sum(self._product(product, dims, where) for product in self.products)
+        total = sum(self._product(product, dims, where, round_up) for product in self.products)
         if total >= LIMIT:
             raise BadCircuit(f"{where}: {self.text} = {total} does not fit 64 bits")
         return total
 
-    def _product(self, product: tuple[Factor, ...], dims: Mapping[str, int], where: str) -> int:
+    def _product(
+        self, product: tuple[Factor, ...], dims: Mapping[str, int], where: str, round_up: bool
+    ) -> int:
         value = 1
         for operator, factor in product:
             number = factor if isinstance(factor, int) else self._dim(factor, dims, where)
             if operator == "*":
                 value *= number
             elif number:
-                value //= number
+                value = -(-value // number) if round_up else value // number
             else:
                 raise BadCircuit(f"{where}: {self.text} divides by {factor}, which is 0")
         return value
@@ -60,8 +62,8 @@ class Expr:
     def _dim(self, name: str, dims: Mapping[str, int], where: str) -> int:
         if name not in dims:
             raise BadCircuit(
-                f"{where}: {self.text!r} names the dimension {name!r}, which the model does not "
-                f"have; it has {', '.join(sorted(dims))}"
+                f"{where}: {self.text!r} names the dimension {name!r}, which is not known here; "
+                f"known are {', '.join(sorted(dims))}"
             )
         return dims[name]
 
@@ -73,13 +75,12 @@ def parse_expr(text: str, where: str) -> Expr:
     Raises:
         BadCircuit: the text is no sum of products, or holds a zero.
     """
-    packed = "".join(text.split())
-    products = tuple(_parse_product(part, text, where) for part in packed.split("+"))
-    return Expr(packed, products)
+    products = tuple(_parse_product(part, text, where) for part in text.split("+"))
+    return Expr("".join(text.split()), products)
 
 
 def _parse_product(part: str, text: str, where: str) -> tuple[Factor, ...]:
-    pieces = re.split(r"([*/])", part)
+    pieces = [piece.strip() for piece in re.split(r"([*/])", part)]
     operators = ["*", *pieces[1::2]]
     return tuple(
         (operator, _parse_factor(piece, text, where))

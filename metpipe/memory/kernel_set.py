@@ -10,9 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from metpipe.circuit import RuleSet, parse_hardware, read_rules
+from metpipe.circuit import RuleSet, parse_expr, parse_hardware, read_rules
 from metpipe.errors import ConfigError
-from metpipe.memory.expressions import expression_names
 from metpipe.memory.toml_model import Strict, parse_model
 
 __all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_set"]
@@ -20,7 +19,7 @@ __all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_se
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A scratch buffer: as many bytes as the largest of its expressions."""
+    """A scratch buffer: as many bytes as the largest of its expressions, divisions rounded up."""
 
     name: str
     expressions: tuple[str, ...]
@@ -106,7 +105,7 @@ def read_kernel_set(folder: Path) -> KernelSet:
 def _family(row: _Family, source: str) -> Family:
     for workspace in row.workspace:
         for expression in workspace.bytes:
-            expression_names(expression, f"{source}: {row.name}.{workspace.name}")
+            parse_expr(expression, f"{source}: {row.name}.{workspace.name}")
     workspaces = tuple(Workspace(entry.name, tuple(entry.bytes)) for entry in row.workspace)
     return Family(row.name, frozenset(row.kernels), workspaces)
 

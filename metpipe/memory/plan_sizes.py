@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from metpipe.circuit import Edge, Plan, edge_rows, live_ranges, tensor_bytes
+from metpipe.circuit import Edge, Plan, edge_rows, live_ranges, parse_expr, tensor_bytes
 from metpipe.memory.arena import FOREVER, Birth, Lifetimes, arena_bytes
-from metpipe.memory.expressions import evaluate_expression
 from metpipe.memory.kernel_set import Family, Workspace
 
 __all__ = ["PlanSizes", "WorkspaceNeed"]
@@ -90,9 +89,10 @@ class PlanSizes:
 
 def _largest(use: _Use, known: Mapping[str, int]) -> int:
     where = f"workspace {use.family}.{use.workspace.name}"
+    expressions = [parse_expr(text, where) for text in use.workspace.expressions]
     return max(
-        evaluate_expression(expression, known if width is None else {**known, "k": width}, where)
-        for expression in use.workspace.expressions
+        expression.value(known if width is None else {**known, "k": width}, where, round_up=True)
+        for expression in expressions
         for width in use.widths
     )
 

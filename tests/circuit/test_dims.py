@@ -27,13 +27,29 @@ def test_values(text: str, value: int) -> None:
     assert parse_expr(text, "here").value(DIMS, "here") == value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("n*hidden/25*4", 32),  # 192 / 25 = 7.68
+        ("hidden/7", 10),
+        ("hidden/8", 8),
+        ("7/2 + n/2", 6),
+        ("2+n*4", 14),
+    ],
+)
+def test_divisions_may_round_up(text: str, value: int) -> None:
+    assert parse_expr(text, "here").value(DIMS, "here", round_up=True) == value
+
+
 def test_an_expression_keeps_its_text_without_blanks() -> None:
     found = parse_expr("2 * hidden + n", "here")
     assert found.text == "2*hidden+n"
     assert found.names == {"hidden", "n"}
 
 
-@pytest.mark.parametrize("text", ["", "0", "hidden*0", "2**n", "-n", "n+", "Hidden", "n-1", "1.5"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "hidden*0", "2**n", "-n", "n+", "Hidden", "n-1", "1.5", "n hidden"]
+)
 def test_no_size(text: str) -> None:
     with pytest.raises(BadCircuit, match="here"):
         parse_expr(text, "here")
@@ -42,7 +58,7 @@ def test_no_size(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("width", "names the dimension 'width'"),
+        ("width", "names the dimension 'width'.*hidden, huge, n"),
         ("huge*huge", "does not fit 64 bits"),
         ("hidden/tie", "divides by tie, which is 0"),
     ],

@@ -90,7 +90,7 @@ def test_families_are_read():
         ("schema = 1", "schema = 2", "schema"),
         ('why = "one', 'wy = "one', "wy"),
         ('bytes = ["n*q_heads*4", "threads*64"]', "bytes = []", "bytes"),
-        ("threads*64", "threads-64", r"attention\.partials: 'threads-64' is no byte expression"),
+        ("threads*64", "threads-64", r"attention\.partials: 'threads-64' is no size"),
         ('kernels = ["attention.paged_attention"]', "kernels = []", "kernels"),
         ("[[family]]", "[[family]", "not valid TOML"),
     ],
