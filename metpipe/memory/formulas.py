@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from metpipe.circuit import formats
 from metpipe.errors import ConfigError
 
 __all__ = [
-    "ELEMENT_BYTES",
     "LADDER",
     "block_table_width",
     "budget_bytes",
@@ -29,9 +29,6 @@ __all__ = [
     "weight_bytes",
 ]
 
-ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of one element of a cache or state dtype."""
-
 LADDER = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Row counts that a batch of several sequences is padded to; above the last, none is added."""
 
@@ -46,10 +43,10 @@ def element_bytes(dtype: str, name: str) -> int:
     Raises:
         ConfigError: the dtype has no whole element size (nvfp4, a misspelling).
     """
-    if dtype not in ELEMENT_BYTES:
-        known = ", ".join(ELEMENT_BYTES)
-        raise ConfigError(f"{name}: {dtype!r} has no known element size; use one of {known}")
-    return ELEMENT_BYTES[dtype]
+    try:
+        return formats.element_bytes(dtype)
+    except ConfigError as problem:
+        raise ConfigError(f"{name}: {problem}") from None
 
 
 def weight_bytes(shapes: Iterable[tuple[int, ...]]) -> int:

@@ -7,7 +7,6 @@ are never loaded, never counted.
 
 from __future__ import annotations
 
-from metpipe.circuit.formats import element_bytes as state_element_bytes
 from metpipe.memory import formulas
 from metpipe.memory.planned import StateGroup
 from metpipe.memory.point import Point
@@ -122,7 +121,7 @@ def _dtype(point: Point, group: StateGroup) -> tuple[str, int]:
         case "{ssm_h_storage}":
             dtype = "f16" if point.serve.ssm_h_dtype == "f16-pool" else point.serve.ssm_h_dtype
             return dtype, formulas.element_bytes(dtype, "serve.ssm_h_dtype")
-    return group.format, state_element_bytes(group.format)
+    return group.format, formulas.element_bytes(group.format, group.local)
 
 
 def _tables(point: Point) -> int:
