@@ -20,7 +20,7 @@ from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
 from metpipe.engine.step_inputs import StepInputs, table_columns
 from metpipe.engine.weights import Weights
 
-__all__ = ["ForwardSelect", "Model", "PoolSizes", "allocate_states"]
+__all__ = ["ForwardSelect", "Model", "PoolSizes", "allocate_states", "pool_shapes"]
 
 NAN_BF16 = 0x7FC0
 """New KV pools hold NaN: a read of a position that nobody wrote shows in every logit."""
@@ -150,14 +150,20 @@ def allocate_states(
 ) -> dict[str, torch.Tensor]:
     """State id -> its pool: paged KV [blocks * block_size, E] bf16, filled with NaN."""
     states = {}
-    for state in circuit.states.values():
-        if state.kind != "paged_kv" or state.section != "main":
-            continue
-        shape = (sizes.num_blocks * sizes.block_size, state.elements)
-        pool_TE = allocator.take("kv", state.id, shape, torch.bfloat16)
+    for state_id, shape in pool_shapes(circuit, sizes).items():
+        pool_TE = allocator.take("kv", state_id, shape, torch.bfloat16)
         pool_TE.view(torch.int16).fill_(NAN_BF16)
-        states[state.id] = pool_TE
+        states[state_id] = pool_TE
     return states
+
+
+def pool_shapes(circuit: Circuit, sizes: PoolSizes) -> dict[str, tuple[int, int]]:
+    """State id -> [T, E] of its pool."""
+    return {
+        state.id: (sizes.num_blocks * sizes.block_size, state.elements)
+        for state in circuit.states.values()
+        if state.kind == "paged_kv" and state.section == "main"
+    }
 
 
 def allocate_step(allocator: Allocator, sizes: PoolSizes) -> StepInputs:

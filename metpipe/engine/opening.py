@@ -18,7 +18,7 @@ from metpipe.engine.checkpoints import (
     required_memory,
 )
 from metpipe.engine.kernel_set import BUILT_IN, KernelSet, load_kernel_set
-from metpipe.engine.model import Model, PoolSizes, allocate_states, allocate_step
+from metpipe.engine.model import Model, PoolSizes, allocate_states, allocate_step, pool_shapes
 from metpipe.engine.pools import SequencePool
 from metpipe.engine.runners import OVERLAY
 from metpipe.engine.weights import load_weights, weight_shapes
@@ -151,7 +151,8 @@ def open_model(
     sets.builtin.functions["environment.check_environment"]()
     shapes = weight_shapes(circuit)
     check_tensors(checkpoint, shapes)
-    check_memory(required_memory(shapes), what=f"the weights of {checkpoint.name}")
+    needed = required_memory(shapes) + required_memory(pool_shapes(circuit, sizes))
+    check_memory(needed, what=f"weights and KV pools of {checkpoint.name}")
     allocator = Allocator(torch.device("cpu"))
     return Model(
         name=checkpoint.name,

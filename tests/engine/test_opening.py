@@ -1,0 +1,14 @@
+"""What is refused before a model is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from metpipe.errors import ConfigError
+from tests.engine.opened import opened
+
+
+def test_pools_beyond_this_machine_s_memory_are_refused_with_what_they_need():
+    # 10^9 blocks of 16 tokens, keys and values of 2 layers, 24 elements of 2 bytes
+    with pytest.raises(ConfigError, match=r"weights and KV pools of small: need 2861\.02 GiB"):
+        opened(blocks=10**9)
