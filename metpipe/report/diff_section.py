@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from metpipe.diff.records import ControlVerdict
 from metpipe.report.record import Record
 
 __all__ = [
@@ -121,7 +122,7 @@ class Control(Record):
     changed_step: int | None
     changed_row: int | None
     first_mismatch: int | None
-    verdict: Literal["ok", "blind", "late", "early", "other_row", "not_repeatable"]
+    verdict: ControlVerdict
     sentence: str
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from metpipe.memory.report import Answer, Status
 from metpipe.report.record import Record
 
 __all__ = [
@@ -19,8 +20,6 @@ __all__ = [
     "ledger_section",
     "memory_section",
 ]
-
-Status: TypeAlias = Literal["exact", "calibrated", "uncalibrated"]
 
 
 class Header(Record):
@@ -95,7 +94,7 @@ class Totals(Record):
     budget: int
     headroom_low: int
     headroom_high: int
-    answer: Literal["fits", "does not fit", "depends"]
+    answer: Answer
 
 
 class Pool(Record):
