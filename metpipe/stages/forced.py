@@ -22,7 +22,7 @@ from metpipe.pipeline import StageContext
 from metpipe.stages.decode import OnLogits, UnownedBytes, decode_prompt
 from metpipe.stages.live import LEGACY, live_of
 from metpipe.stages.records import read_result, to_json
-from metpipe.stages.reference import logits_path, read_traces, writer
+from metpipe.stages.reference import logits_path, traces_of, writer
 
 __all__ = ["run_control", "run_forced", "select_of"]
 
@@ -58,12 +58,20 @@ def select_of(params: Mapping[str, Any]) -> ForwardSelect:
 def _replay(context: StageContext, *, changed: bool) -> Mapping[str, object]:
     model = live_of(context).model()
     reference = context.inputs["reference"]
-    traces = read_traces(reference)[: 1 if changed else None]
+    record = read_result(reference)
+    traces = traces_of(record)[: 1 if changed else None]
     context.progress.total(sum(len(trace.fed) for trace in traces))
     forward = model.forward(select_of(context.params))
     try:
         replays = [
-            _Replay(model, forward, trace, _kept(reference, index), context, changed).run()
+            _Replay(
+                model,
+                forward,
+                trace,
+                logits_path(reference, index) if index < record["logits_kept"] else None,
+                context,
+                changed,
+            ).run()
             for index, trace in enumerate(traces)
         ]
         disclosure = forward.disclose()
@@ -80,11 +88,6 @@ def _replay(context: StageContext, *, changed: bool) -> Mapping[str, object]:
     }
 
 
-def _kept(reference: Path, index: int) -> Path | None:
-    """The reference's logits of this prompt, if they were kept."""
-    return logits_path(reference, index) if index < read_result(reference)["logits_kept"] else None
-
-
 @dataclass(slots=True)
 class _Replay:
     """One prompt under one forward, compared with the reference's trace."""
@@ -93,6 +96,7 @@ class _Replay:
     forward: Forward
     reference: Trace
     logits: Path | None
+    """the reference's of this prompt, if they were kept"""
     context: StageContext
     changed: bool
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from metpipe.stages.decode import OnLogits, UnownedBytes, decode_prompt
 from metpipe.stages.live import LEGACY, live_of
 from metpipe.stages.records import read_result, restore, to_json
 
-__all__ = ["logits_path", "read_traces", "run_reference", "writer"]
+__all__ = ["logits_path", "read_traces", "run_reference", "traces_of", "writer"]
 
 
 def run_reference(context: StageContext) -> Mapping[str, object]:
@@ -98,4 +99,9 @@ def logits_path(folder: Path, prompt: int) -> Path:
 
 def read_traces(folder: Path) -> tuple[Trace, ...]:
     """The traces that a run's stage kept."""
-    return tuple(restore(Trace, record) for record in read_result(folder)["traces"])
+    return traces_of(read_result(folder))
+
+
+def traces_of(record: Mapping[str, Any]) -> tuple[Trace, ...]:
+    """The traces in a run's record."""
+    return restore(tuple[Trace, ...], record["traces"])
