@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -29,7 +29,7 @@ def to_json(value: object) -> Any:
 
 def restore(kind: type[T], data: object) -> T:
     """The dataclass of `kind` that `to_json` turned into `data`."""
-    restored: T = _adapter(kind).validate_python(data)
+    restored: T = _adapter(cast("Any", kind)).validate_python(data)
     return restored
 
 
