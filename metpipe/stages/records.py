@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -24,12 +24,14 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def to_json(value: object) -> Any:
     """Plain JSON data of a frozen dataclass (or a tuple or mapping of them)."""
-    return _adapter(type(value)).dump_python(value, mode="json")
+    kind: Any = type(value)
+    return _adapter(kind).dump_python(value, mode="json")
 
 
 def restore(kind: type[T], data: object) -> T:
     """The dataclass of `kind` that `to_json` turned into `data`."""
-    restored: T = _adapter(cast("Any", kind)).validate_python(data)
+    wanted: Any = kind
+    restored: T = _adapter(wanted).validate_python(data)
     return restored
 
 
