@@ -7,8 +7,9 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -19,12 +20,12 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from metpipe import complaint, manual, recipe, snapshot
+from metpipe import choices, complaint, manual, recipe, snapshot
 from metpipe.config import Provenance, Run, validate, with_source
 from metpipe.errors import ConfigError, Exit, gravest
 from metpipe.report import outcome
 from metpipe.resources import conf_dir
-from metpipe.terminal import mute_closed_stdout, terminal
+from metpipe.terminal import mute_closed_stdout, open_missing_streams, terminal
 
 __all__ = ["main"]
 
@@ -35,6 +36,7 @@ class Session:
     statuses: list[Exit]
     sweep: Path | None
     rerun: Path | None
+    typed: complaint.Typed
 
     def __init__(self) -> None:
         self.begin()
@@ -42,6 +44,7 @@ class Session:
     def begin(self) -> None:
         """Forget what an earlier command line left."""
         self.statuses, self.sweep, self.rerun = [], None, None
+        self.typed = complaint.Typed()
 
 
 SESSION = Session()
@@ -56,6 +59,7 @@ class SweepStarted(Callback):
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
+    open_missing_streams()
     status = status_of(sys.argv[1:])
     mute_closed_stdout()
     sys.exit(int(status))
@@ -69,20 +73,37 @@ def status_of(argv: Sequence[str]) -> Exit:
         if (answer := manual.answer(argv)) is not None:
             print(answer)
             return Exit.PASS
-        expanded = recipe.expand(_options_first(argv))
-        SESSION.rerun = expanded.rerun
-        _compose_and_run(expanded.argv)
+        expanded = recipe.expand(argv)
+        ordered = _options_first(expanded.argv)
+        SESSION.rerun, SESSION.typed = expanded.rerun, complaint.Typed(ordered, expanded.origins)
+        _compose_and_run(ordered)
     except KeyboardInterrupt:
         SESSION.statuses.append(Exit.INTERRUPTED)
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        print(f"config error\n{complaint.text(error)}", file=sys.stderr)
+        print(f"config error\n{complaint.text(error, SESSION.typed)}", file=sys.stderr)
+        SESSION.statuses.append(Exit.USAGE)
+    except BrokenPipeError:  # whoever read the help or the config has left
+        SESSION.statuses.append(Exit.PASS)
+    except OSError as error:  # a job's own are caught in it
+        print(f"config error\n{complaint.unwritable(error)}", file=sys.stderr)
         SESSION.statuses.append(Exit.USAGE)
     except SystemExit as stop:  # Hydra's own: 0 after --version, 1 or 2 for a line it cannot read
         SESSION.statuses.append(Exit.USAGE if stop.code else Exit.PASS)
+    except Exception as bug:  # Python's own status for it is 1, which is a verdict here
+        SESSION.statuses.append(_ended_outside_a_job(bug))
     finally:
         if SESSION.sweep is not None:
             SESSION.statuses += _report_sweep(SESSION.sweep)
     return gravest(SESSION.statuses)
+
+
+def _ended_outside_a_job(bug: Exception) -> Exit:
+    """A log file that Hydra could not open is the user's to mend; anything else is a bug."""
+    if isinstance(bug.__cause__, OSError):
+        print(f"config error\n{complaint.unwritable(bug.__cause__)}", file=sys.stderr)
+        return Exit.USAGE
+    traceback.print_exception(bug)
+    return Exit.DIED
 
 
 def _report_sweep(sweep_dir: Path) -> list[Exit]:
@@ -95,7 +116,12 @@ def _options_first(argv: Sequence[str]) -> list[str]:
     """The line with -m in front, where Hydra's parser wants it, and no option it doesn't know."""
     sweeps = [arg for arg in argv if arg in ("-m", "--multirun")]
     ordered = [*sweeps, *(arg for arg in argv if arg not in sweeps)]
-    _, unknown = get_args_parser().parse_known_args(ordered)
+    parser = get_args_parser()
+    parser.error = _refuse_option  # type: ignore[method-assign]
+    known, unknown = parser.parse_known_args(ordered)
+    asked = (known.run, known.multirun, known.cfg, known.info, known.shell_completion)
+    if sum(map(bool, asked)) > 1:
+        raise ConfigError("--run, --multirun, --cfg, --info, --shell-completion: give one of them")
     if unknown:
         raise ConfigError(
             f"{unknown[0]}: there is no such option, or it stands behind KEY=VALUE arguments; "
@@ -104,10 +130,15 @@ def _options_first(argv: Sequence[str]) -> list[str]:
     return ordered
 
 
+def _refuse_option(message: str) -> NoReturn:
+    raise ConfigError(f"{message}; metpipe --hydra-help says what its options take")
+
+
 def _compose_and_run(argv: Sequence[str]) -> None:
     """Hand the line to Hydra, which calls `job` once per job, or completes, or shows the config."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come as exceptions
     sys.argv[1:] = argv
+    choices.check_choices(get_args_parser().parse_args(argv).overrides, SESSION.typed.origins)
     before = len(SESSION.statuses)
     hydra.main(version_base=None, config_path=str(conf_dir()), config_name="config")(job)()
     if len(SESSION.statuses) == before and SESSION.sweep is None:
@@ -121,7 +152,7 @@ def job(cfg: DictConfig) -> str:
     try:
         status = _run(cfg, out_dir, overrides)
     except KeyboardInterrupt:
-        outcome.write(out_dir, Exit.INTERRUPTED, "interrupted", overrides)
+        _leave(out_dir, Exit.INTERRUPTED, "interrupted", overrides)
         print(f"interrupted; finished stages are kept: resume={out_dir}", file=sys.stderr)
         raise
     except ConfigError as wrong:
@@ -130,10 +161,19 @@ def job(cfg: DictConfig) -> str:
     except (Exception, SystemExit) as bug:
         status, error = Exit.DIED, f"{type(bug).__name__}: {bug}"
         traceback.print_exc()
-        (out_dir / "traceback.txt").write_text(traceback.format_exc())
-    outcome.write(out_dir, status, error, overrides)
+        with suppress(OSError):
+            (out_dir / "traceback.txt").write_text(traceback.format_exc())
+    _leave(out_dir, status, error, overrides)
     SESSION.statuses.append(status)
     return status.name
+
+
+def _leave(out_dir: Path, status: Exit, error: str | None, overrides: list[str]) -> None:
+    """Keep how the job ended; where that cannot be kept, it still is the exit status."""
+    try:
+        outcome.write(out_dir, status, error, overrides)
+    except OSError as wrong:
+        print(f"{out_dir}: no outcome.json is kept ({wrong.strerror or wrong})", file=sys.stderr)
 
 
 def _run(cfg: DictConfig, out_dir: Path, overrides: list[str]) -> Exit:
@@ -160,7 +200,7 @@ def load(cfg: DictConfig) -> Run:
     try:
         plain = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:  # a ??? left unset, an interpolation to nowhere
-        raise ConfigError(complaint.text(error)) from None
+        raise ConfigError(complaint.text(error, SESSION.typed)) from None
     assert isinstance(plain, dict)
     return validate({str(key): value for key, value in plain.items()}, provenance())
 
@@ -175,7 +215,7 @@ def task_overrides() -> list[str]:
 def provenance() -> Provenance:
     """The task overrides and the group choices behind this job."""
     chosen = HydraConfig.get().runtime.choices
-    choices = {k: str(v) for k, v in chosen.items() if not k.startswith("hydra/")}
+    groups = {k: str(v) for k, v in chosen.items() if not k.startswith("hydra/")}
     parsed = OverridesParser.create().parse_overrides(task_overrides())
     lines = [(o.key_or_group.replace("/", ".").split("@")[-1], str(o.input_line)) for o in parsed]
-    return Provenance(tuple(lines), choices)
+    return Provenance(tuple(lines), groups, SESSION.typed.origins)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class Expanded:
 
     argv: list[str]
     rerun: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """override -> the argument that stands for it: recipe=FILE or rerun=DIR"""
 
 
 def expand(argv: Sequence[str]) -> Expanded:
@@ -48,19 +50,24 @@ def expand(argv: Sequence[str]) -> Expanded:
             other than the recipe's.
     """
     expanded: list[str] = []
+    origins: dict[str, str] = {}
     rerun: Path | None = None
     for arg in argv:
         match arg.split("=", 1):
             case ["recipe", path]:
-                expanded += _recipe(Path(path), [other for other in argv if other != arg])
+                lines = _recipe(Path(path), [other for other in argv if other != arg])
+                expanded += lines
+                origins |= dict.fromkeys(lines, arg)
             case ["rerun", path]:
                 rerun = Path(path)
-                expanded += _rerun(rerun)
+                lines = _rerun(rerun)
+                expanded += lines
+                origins |= dict.fromkeys(lines, arg)
             case ["hardware", choice]:
                 expanded.append(f"hardware={_underscored(choice)}")
             case _:
                 expanded.append(arg)
-    return Expanded(expanded, rerun)
+    return Expanded(expanded, rerun, origins)
 
 
 def _underscored(choice: str) -> str:
@@ -90,7 +97,7 @@ def _recipe(path: Path, others: Sequence[str]) -> list[str]:
     elif path.suffix in (".yaml", ".yml"):
         lines = _from_yaml(_read_yaml(path, said), said, others)
     else:
-        raise ConfigError(f"{said}: a recipe is a .toml or a .yaml file")
+        raise ConfigError(f"{said}: a recipe is a .toml or a .yaml file; give one of them")
     _refuse_another_model(lines, others, said)
     return lines
 
@@ -111,6 +118,10 @@ def _plain(line: str) -> str:
 def _read_toml(path: Path, said: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(
+            f"{said}: can't be read ({error.strerror or error}); check the file and its permissions"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{said}: not a TOML file: {error}") from None
 
@@ -118,7 +129,11 @@ def _read_toml(path: Path, said: str) -> Mapping[str, Any]:
 def _read_yaml(path: Path, said: str) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.load(path))
-    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"{said}: can't be read ({error.strerror or error}); check the file and its permissions"
+        ) from None
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ConfigError(f"{said}: not a YAML file: {' '.join(str(error).split())}") from None
 
 
@@ -162,7 +177,10 @@ def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
     for name, value in defaults.items():
         flag = OTHER_ENGINES_FLAGS.get(name, name)
         if flag not in flags:
-            raise ConfigError(f"{said}: defaults.{name} is no serve flag that metpipe knows")
+            listed = ", ".join(sorted(flags))
+            raise ConfigError(
+                f"{said}: defaults.{name} is no serve flag that metpipe knows; there are {listed}"
+            )
         lines.append(f"serve.{flag}={_value(value, said)}")
     return lines
 

@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-__all__ = ["Terminal", "mute_closed_stdout", "terminal"]
+__all__ = ["Terminal", "mute_closed_stdout", "open_missing_streams", "terminal"]
 
 PIPE_WIDTH = 120
 
@@ -25,6 +25,13 @@ def terminal() -> Terminal:
     """The terminal; a pipe or a file gets lines of 120 columns, unless COLUMNS says otherwise."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Terminal(width=PIPE_WIDTH) if piped else Terminal()
+
+
+def open_missing_streams() -> None:
+    """Where the shell closed stdout or stderr, Python has None: print to nowhere instead."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def mute_closed_stdout() -> None:

@@ -111,7 +111,7 @@ def test_a_config_error_of_the_job_is_2_without_a_traceback(metpipe):
         (["steps=[1"], ["steps=[1: not an override that can be read", "write KEY=VALUE"]),
         (["tiny_dense"], ["tiny_dense: not an override that can be read"]),
         (["model.name=???"], ["model.name: must be given"]),
-        (["seed=${nowhere}"], ["Interpolation key 'nowhere' not found"]),
+        (["seed=${nowhere}"], ["seed: refers to ${nowhere}", "'seed=${nowhere}'"]),
         (["--nonsense"], ["--nonsense: there is no such option"]),
         (["recipe=none.toml"], ["recipe=none.toml: there is no such file"]),
         (["rerun=none"], ["rerun=none: there is no none/.hydra/overrides.yaml"]),

@@ -20,16 +20,20 @@ __all__ = ["Provenance", "nearest_key", "validate", "with_source"]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who set what: overrides in order, as (dotted key, text as typed), and the group choices."""
+    """Who set what: overrides in order, as (dotted key, text as typed), and the group choices.
+
+    `origins`: the text of an override that stood in no argument -> what it came from.
+    """
 
     overrides: tuple[tuple[str, str], ...] = ()
     choices: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def source(self, key: str) -> str:
         """Who set `key`: the last override of it, else its group's file, else config.yaml."""
         for target, line in reversed(self.overrides):
             if target not in self.choices and _related(key, target):
-                return f"the override {line!r}"
+                return self._override(line)
         for group, choice in self.choices.items():
             if _related(key, group.replace("/", ".")):
                 return self._choice(group, choice)
@@ -40,7 +44,11 @@ class Provenance:
     def _choice(self, group: str, choice: str) -> str:
         typed = next((line for key, line in self.overrides if key == group), None)
         file = f"conf/{group}/{choice}.yaml"
-        return f"{file} (the override {typed!r})" if typed else file
+        return f"{file} ({self._override(typed)})" if typed else file
+
+    def _override(self, line: str) -> str:
+        origin = self.origins.get(line)
+        return f"the override {line!r} of {origin}" if origin else f"the override {line!r}"
 
 
 def validate(plain: Mapping[str, Any], provenance: Provenance) -> Run:
