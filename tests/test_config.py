@@ -99,6 +99,11 @@ def test_a_variant_can_be_written_on_the_command_line():
     assert run.variants["mine"].kernels == "overlay"
 
 
+def test_graphs_are_refused_where_no_device_captures_launches():
+    said = complaint("+variants.mine={forward: circuit, graphs: true}")
+    assert said.startswith("variants.mine.graphs: no device of this version captures launches")
+
+
 def test_the_reference_variant_never_takes_the_user_s_kernels():
     assert run_of().variants["circuit_reference"].kernels == "builtin"
     assert run_of().variants["circuit"].kernels == "overlay"

@@ -149,6 +149,15 @@ def _legacy_has_no_rules(run: Run) -> Iterator[Problem]:
             )
 
 
+def _no_graphs(run: Run) -> Iterator[Problem]:
+    for name, variant in run.variants.items():
+        if variant.graphs:
+            yield Problem(
+                f"variants.{name}.graphs",
+                "no device of this version captures launches; leave it at false",
+            )
+
+
 def _rank(run: Run) -> Iterator[Problem]:
     ranks = (
         run.serve.tensor_parallel_size
@@ -183,6 +192,7 @@ RULES: tuple[Rule, ...] = (
     _rule,
     _prompts,
     _legacy_has_no_rules,
+    _no_graphs,
     _rank,
     _files_exist,
 )
