@@ -99,6 +99,17 @@ def test_a_variant_can_be_written_on_the_command_line():
     assert run.variants["mine"].kernels == "overlay"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("oracle=transformers", "oracle: is read by the diff, which pipeline=memory leaves out"),
+        ("kernels=.", "kernels: is read by the diff and by pipeline=rule"),
+    ],
+)
+def test_what_only_the_diff_reads_is_refused_without_it(line, said):
+    assert said in complaint("pipeline=memory", line)
+
+
 def test_graphs_are_refused_where_no_device_captures_launches():
     said = complaint("+variants.mine={forward: circuit, graphs: true}")
     assert said.startswith("variants.mine.graphs: no device of this version captures launches")

@@ -127,6 +127,18 @@ def _rule(run: Run) -> Iterator[Problem]:
         yield Problem("rule", "is read by pipeline=rule only; add that, or leave the rule out")
 
 
+def _read_by_the_diff(run: Run) -> Iterator[Problem]:
+    pipeline = run.pipeline
+    if run.oracle is not None and not pipeline.diff:
+        yield Problem("oracle", f"is read by the diff, which pipeline={pipeline.name} leaves out")
+    if run.kernels is not None and not (pipeline.diff or pipeline.rule):
+        yield Problem(
+            "kernels",
+            "is read by the diff and by pipeline=rule; memory is planned with the built-in kernels, "
+            "so leave it out",
+        )
+
+
 def _prompts(run: Run) -> Iterator[Problem]:
     if isinstance(run.prompts, str) and run.prompt_lengths is not None:
         yield Problem("prompt_lengths", "sizes synthetic prompts; a .jsonl has lengths of its own")
@@ -190,6 +202,7 @@ RULES: tuple[Rule, ...] = (
     _what_ifs,
     _boot,
     _rule,
+    _read_by_the_diff,
     _prompts,
     _legacy_has_no_rules,
     _no_graphs,
