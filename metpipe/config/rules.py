@@ -134,7 +134,7 @@ def _read_by_the_diff(run: Run) -> Iterator[Problem]:
     if run.kernels is not None and not (pipeline.diff or pipeline.rule):
         yield Problem(
             "kernels",
-            "is read by the diff and by pipeline=rule; memory is planned with the built-in kernels, "
+            "is read by the diff and by pipeline=rule; memory is planned with the built-in set, "
             "so leave it out",
         )
 
