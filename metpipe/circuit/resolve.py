@@ -61,7 +61,7 @@ class Library:
         known = ", ".join(sorted(name for found in self.maps for name in found.model_types))
         has = f"model_type {model_type!r}" if model_type is not None else "no key 'model_type'"
         raise RefusedConfig(
-            f"{source} has {has}; the model types with a circuit are {known}. Add a config map "
+            f"{source}: has {has}; the model types with a circuit are {known}. Add a config map "
             "and a circuit under kernels/circuits/ for another one"
         )
 

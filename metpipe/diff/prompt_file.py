@@ -46,7 +46,7 @@ def parse_prompt(line: bytes, where: str, encode: Encode | None, vocab_size: int
     content = prompt_content(parse_json(line, where), where)
     tokens = encode_text(content, where, encode) if isinstance(content, str) else content
     if not tokens:
-        raise ConfigError(f"{where}: the prompt is empty. A prompt has at least 1 token.")
+        raise ConfigError(f"{where}: the prompt is empty. Give it at least 1 token.")
     for token in tokens:
         check_token(token, where, vocab_size)
     return list(tokens)
@@ -88,15 +88,18 @@ def encode_text(text: str, where: str, encode: Encode | None) -> list[int]:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigError(f"{where}: half a surrogate pair at character {error.start}.") from error
-    return encode(text)
+    try:
+        return encode(text)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: is text; {error}") from error
 
 
 def check_token(token: object, where: str, vocab_size: int) -> None:
     # True is an int to Python, and never a token id.
     if not isinstance(token, int) or isinstance(token, bool):
-        raise ConfigError(f"{where}: {token!r} is not a token id. Ids are integers.")
+        raise ConfigError(f"{where}: {token!r} is not a token id. Give integers.")
     if not 0 <= token < vocab_size:
         raise ConfigError(
             f"{where}: id {token} is outside the vocabulary of {vocab_size}. "
-            "Were these ids made with another tokenizer?"
+            "Give ids of this model's own tokenizer."
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from metpipe.errors import ConfigError
 
-__all__ = ["batch_prompts", "prompt_of_len", "prompts", "prompts_of_lengths"]
+__all__ = ["batch_prompts", "lengths", "prompt_of_len", "prompts", "prompts_of_lengths"]
 
 MASK = 2**64 - 1
 # Knuth's MMIX generator: The Art of Computer Programming, volume 2, section 3.3.4.
@@ -31,7 +31,12 @@ def prompts(num_prompts: int, vocab_size: int) -> list[list[int]]:
     Raises ConfigError when the vocabulary has no id 64.
     """
     tokens = token_stream(SINGLE_SEED, vocab_size)
-    return [take(tokens, 23 + 41 * i) for i in range(num_prompts)]
+    return [take(tokens, length) for length in lengths(num_prompts)]
+
+
+def lengths(num_prompts: int) -> range:
+    """The lengths of `prompts`: 23, 64, 105, ..."""
+    return range(23, 23 + 41 * num_prompts, 41)
 
 
 def batch_prompts(num_prompts: int, vocab_size: int) -> list[list[int]]:

@@ -133,7 +133,7 @@ def circuit_of(config: Mapping[str, object], source: str) -> Circuit:
 
 def shapes_of_config(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     """The checkpoint tensors that a config implies."""
-    return weight_shapes(circuit_of(config, "the model's config"))
+    return weight_shapes(circuit_of(config, "model.config"))
 
 
 def open_model(

@@ -24,11 +24,14 @@ class Only:
 
     values: tuple[object, ...]
     why: str
+    planned: bool = False
+    """a memory plan takes other values too"""
 
 
 HEAD_ONLY = Only((0, None), "run the diff on the head")
 ONE_DEVICE = Only((1, None), "the engine executes one rank on one device")
-NO_DRAFTS = Only((False, None), "this version executes models without a draft head")
+NO_HEAD = "this version executes models without a draft head"
+NO_DRAFTS = Only((False, None), NO_HEAD)
 NO_STATE = "no model of this version keeps recurrent state"
 
 FLAGS: Mapping[str, str | Only] = {
@@ -37,18 +40,18 @@ FLAGS: Mapping[str, str | Only] = {
     "block_size": HONOURED,
     "max_prefill_tokens": HONOURED,
     "max_batch_size": PLANNED,
-    "kv_cache_dtype": Only(("bf16", None), "the kernel sets keep KV in bf16"),
+    "kv_cache_dtype": Only(("bf16", None), "the kernel sets keep KV in bf16", planned=True),
     "lm_head_dtype": Only(("default", "bf16", None), "the kernel sets run a bf16 head"),
     "weight_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 weights"),
     "expert_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 experts"),
-    "mtp_quantization": Only(("declared", "bf16", None), "the kernel sets run a bf16 draft head"),
+    "mtp_quantization": Only(("declared", "bf16", None), NO_HEAD, planned=True),
     "speculative": NO_DRAFTS,
     "dflash": NO_DRAFTS,
-    "dflash_gamma": Only((0, None), "this version executes models without a draft head"),
+    "dflash_gamma": Only((None,), NO_HEAD, planned=True),
     "num_drafts": PLANNED,
     "mtp_max_seqs": PLANNED,
-    "ssm_h_dtype": Only(("f32", None), NO_STATE),
-    "ssm_rollback_mode": Only(("snapshot", None), NO_STATE),
+    "ssm_h_dtype": Only(("f32", None), NO_STATE, planned=True),
+    "ssm_rollback_mode": Only(("snapshot", None), NO_STATE, planned=True),
     "ssm_cache_slots": PLANNED,
     "ssm_decode_ring_slots": PLANNED,
     "enable_prefix_caching": Only((False, None), "the engine computes every prefill"),
@@ -78,13 +81,19 @@ def executed_serve(serve: Mapping[str, object]) -> ExecutedServe:
     """
     for name, rule in FLAGS.items():
         if isinstance(rule, Only) and serve[name] not in rule.values:
+            planned = ", or plan it with pipeline=memory" if rule.planned else ""
             raise ConfigError(
-                f"serve.{name}={serve[name]} is not executed: {rule.why}; leave it at "
-                f"{_shown(rule.values)} for a diff, or plan it with pipeline=memory"
+                f"serve.{name}={_text(serve[name])} is not executed: {rule.why}; leave it at "
+                f"{_shown(rule.values)}{planned}"
             )
     numbers = {name: int(str(serve[name])) for name, rule in FLAGS.items() if rule == HONOURED}
     return ExecutedServe(**numbers)
 
 
 def _shown(values: tuple[object, ...]) -> str:
-    return " or ".join(str(value).lower() for value in values if value is not None)
+    return " or ".join(_text(value) for value in values if value is not None) or "null"
+
+
+def _text(value: object) -> str:
+    """A value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -116,8 +116,8 @@ def serve_from_config(flags: Mapping[str, object]) -> Serve:
     for name, neutral in OFF.items():
         if name in flags and flags[name] not in (None, *neutral):
             raise ConfigError(
-                f"serve.{name}={flags[name]}: this engine allocates nothing for it yet, so the "
-                f"metpipe accounting cannot count it; set serve.{name}={neutral[0]}"
+                f"serve.{name}={_typed(flags[name])}: this engine allocates nothing for it yet, so "
+                f"the metpipe accounting cannot count it; set serve.{name}={_typed(neutral[0])}"
             )
     if missing := [name for name in names if flags.get(name) is None]:
         raise ConfigError(f"serve.{missing[0]}: the memory plan needs it; set serve.{missing[0]}")
@@ -148,7 +148,7 @@ def refuse_impossible(point: Point) -> None:
         )
     if point.num_tokens > serve.max_seq_len:
         raise ConfigError(
-            f"workload.isl + workload.osl = {load.isl} + {load.osl} = {point.num_tokens} tokens, "
+            f"workload.isl={load.isl} and workload.osl={load.osl} are {point.num_tokens} tokens, "
             f"above serve.max_seq_len={serve.max_seq_len}; shorten the workload or raise "
             "serve.max_seq_len"
         )
@@ -187,6 +187,11 @@ def _refuse_device(device: Device, utilization: float) -> None:
             "its driver term is a range; choose a calibrated device or set "
             "hardware.require_calibrated=false"
         )
+
+
+def _typed(value: object) -> str:
+    """A value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _count(flags: Mapping[str, object], name: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from metpipe.circuit import Circuit, Select
 from metpipe.config import Run
 from metpipe.diff.prompt_file import read_prompts
-from metpipe.diff.prompts import prompts, prompts_of_lengths
+from metpipe.diff.prompts import lengths, prompts, prompts_of_lengths
 from metpipe.engine.checkpoints import (
     Checkpoint,
     ModelSource,
@@ -80,8 +80,9 @@ class Live:
     def prompts(self) -> tuple[tuple[int, ...], ...]:
         """The run's prompts as token ids."""
         if self._prompts is None:
+            self._check_lengths(self._synthetic_lengths())  # a digit too many must not make them
             found = tuple(tuple(prompt) for prompt in self._make_prompts())
-            self._check_lengths(found)
+            self._check_lengths([len(prompt) for prompt in found])
             self._prompts = found
         return self._prompts
 
@@ -119,14 +120,20 @@ class Live:
             return prompts_of_lengths(run.prompt_lengths, vocab)
         return prompts(run.prompts, vocab)
 
-    def _check_lengths(self, found: Sequence[Sequence[int]]) -> None:
+    def _synthetic_lengths(self) -> Sequence[int]:
+        """The lengths of the prompts that are made, not read."""
+        if isinstance(self.run.prompts, str):
+            return ()
+        return self.run.prompt_lengths or lengths(self.run.prompts)
+
+    def _check_lengths(self, found: Sequence[int]) -> None:
         limit, steps = self.serve().max_seq_len, self.run.steps
-        for index, prompt in enumerate(found):
-            if len(prompt) + steps > limit:
+        for index, length in enumerate(found):
+            if length + steps > limit:
                 raise ConfigError(
-                    f"prompt {index} has {len(prompt)} tokens; with {steps} steps that is "
-                    f"{len(prompt) + steps}, over serve.max_seq_len={limit}: raise it, or lower "
-                    "steps, prompts or prompt_lengths"
+                    f"serve.max_seq_len={limit}: prompt {index} has {length} tokens, which with "
+                    f"{steps} steps are {length + steps}; raise it, or lower steps, prompts or "
+                    "prompt_lengths"
                 )
 
 

@@ -7,6 +7,7 @@ import pytest
 from metpipe.config import Serve
 from metpipe.engine.serve_flags import FLAGS, PLANNED, Only, executed_serve
 from metpipe.errors import ConfigError
+from metpipe.memory.point import serve_from_config
 from tests.runs import composed
 
 DEFAULTS = composed().serve.model_dump()
@@ -46,8 +47,21 @@ def test_every_refused_flag_has_a_case_here():
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_flag_that_is_not_executed_is_refused_by_name(name):
-    with pytest.raises(ConfigError, match=rf"serve\.{name}={OTHER[name]} is not executed"):
+    said = str(OTHER[name]).lower() if OTHER[name] is True else OTHER[name]
+    with pytest.raises(ConfigError, match=rf"serve\.{name}={said} is not executed"):
         executed_serve(DEFAULTS | {name: OTHER[name]})
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_nobody_is_sent_to_a_plan_that_refuses_the_flag_too(name):
+    flags = DEFAULTS | {name: OTHER[name]}
+    with pytest.raises(ConfigError) as refusal:
+        executed_serve(flags)
+    if "pipeline=memory" in str(refusal.value):
+        assert serve_from_config(flags).block_size == 16
+    else:
+        with pytest.raises(ConfigError, match=f"serve.{name}"):
+            serve_from_config(flags)
 
 
 def test_a_rank_that_is_not_the_head_is_told_to_use_the_head():

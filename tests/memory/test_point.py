@@ -37,7 +37,7 @@ def test_flags_become_a_serve():
         ({"max_seq_len": None}, r"serve\.max_seq_len: the memory plan needs it"),
         ({"gpu_memory_utilization": 1.5}, r"serve\.gpu_memory_utilization: a share"),
         ({"kv_cache_dtype": 8}, r"serve\.kv_cache_dtype: a name"),
-        ({"speculative": True}, r"serve\.speculative=True: this engine allocates nothing"),
+        ({"speculative": True}, r"serve\.speculative=true: this engine allocates nothing"),
         ({"tensor_parallel_size": 2}, r"serve\.tensor_parallel_size=2.*set serve\.tensor_par"),
         ({"weight_quantization": "nvfp4"}, r"serve\.weight_quantization=nvfp4"),
     ],
@@ -58,7 +58,10 @@ def test_no_flag_has_a_default(name):
     [
         ({"load": {"concurrency": 129}}, r"concurrency=129 is more than the 128 slots.*max_batch"),
         ({"slots": 2}, r"concurrency=3 is more than the 2 slots"),
-        ({"load": {"isl": 40941}}, r"40941 \+ 20 = 40961 tokens, above serve\.max_seq_len=40960"),
+        (
+            {"load": {"isl": 40941}},
+            r"workload\.isl=40941 and workload\.osl=20 are 40961 tokens, above serve\.max_seq_len=40960",
+        ),
         ({"load": {"isl": 0}}, r"workload\.isl: must be at least 1"),
         ({"slots": 0}, r"slots: must be at least 1, got 0"),
         ({"serve": {"block_size": 0}}, r"serve\.block_size: must be at least 1"),
