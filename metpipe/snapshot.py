@@ -64,18 +64,22 @@ def compared(record: Mapping[str, Any], earlier_dir: Path) -> str:
     if not path.is_file():
         return f"rerun of {earlier_dir}: it left no {SNAPSHOT}, so its id is unknown"
     try:
-        earlier = json.loads(path.read_text())
-        then = dict(_leaves(earlier["config"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"rerun={earlier_dir}: {path} is broken ({error})") from None
-    if earlier["id"] == record["id"]:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        then, earlier_id = dict(_leaves(earlier["config"])), earlier["id"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"rerun={earlier_dir}: {path} is broken ({type(error).__name__}: {error}); remove it, "
+            "to run again without comparing ids"
+        ) from None
+    if earlier_id == record["id"]:
         return f"rerun of {earlier_dir}: same id {record['id']}"
     now = dict(_leaves(record["config"]))
-    key = next(k for k in [*now, *then] if then.get(k, ABSENT) != now.get(k, ABSENT))
-    return (
-        f"rerun of {earlier_dir}: id {record['id']} is not its {earlier['id']}; first difference: "
-        f"{key} is {_shown(now, key)}, was {_shown(then, key)}"
-    )
+    said = f"rerun of {earlier_dir}: id {record['id']} is not its {earlier_id}"
+    for key in [*now, *then]:
+        if then.get(key, ABSENT) != now.get(key, ABSENT):
+            change = f"{key} is {_shown(now, key)}, was {_shown(then, key)}"
+            return f"{said}; first difference: {change}"
+    return f"{said}, though its config is the same: its {SNAPSHOT} was changed by hand"
 
 
 ABSENT = object()

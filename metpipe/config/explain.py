@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +17,9 @@ from metpipe.config.run import Run
 from metpipe.errors import ConfigError
 
 __all__ = ["Provenance", "nearest_key", "validate", "with_source"]
+
+
+FILES = ("model.checkpoint", "kernels", "prompts", "resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +73,24 @@ def validate(plain: Mapping[str, Any], provenance: Provenance) -> Run:
 
 
 def with_source(message: str, provenance: Provenance) -> str:
-    """A message that starts with a key of the config, and who set that key; others as they are."""
+    """A message that starts with a key, or with a file that a key names, and who set that key."""
     start = re.match(r"([a-z_]+(?:\.\w+)*)[=:]", message)
     known = start is not None and start[1].partition(".")[0] in Run.model_fields
-    if start is None or not known or "\n    set by " in message:
+    key = start[1] if start is not None and known else _key_of_file(message, provenance)
+    if key is None or "\n    set by " in message:
         return message
-    return f"{message}\n    set by {provenance.source(start[1])}"
+    return f"{message}\n    set by {provenance.source(key)}"
+
+
+def _key_of_file(message: str, provenance: Provenance) -> str | None:
+    """The key whose override names the file or folder that the message starts with."""
+    for key, line in reversed(provenance.overrides):
+        given = line.partition("=")[2].strip("'\"")
+        if key in FILES and given:
+            path = Path(given).expanduser()
+            if message.startswith((given, str(path), str(path.resolve()))):
+                return key
+    return None
 
 
 def _explain(error: ValidationError, provenance: Provenance) -> str:
@@ -113,6 +129,8 @@ def _sentence(item: ErrorDetails) -> str:
             return f"must be text; quote a name that looks like a number{got}"
         case "literal_error":
             return f"must be one of {bounds['expected']}{got}"
+        case "tuple_type":
+            return f"must be a list{got}"
         case "model_type" | "dict_type":
             return f"must be a table{got}"
         case "value_error":

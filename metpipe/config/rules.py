@@ -28,6 +28,9 @@ KEYS_OF_MODES = MODE_OF_LIST | {
 WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
 """Keys that size memory of speculation, which this version does not count."""
 
+RESERVED = ("legacy", "legacy-repeat")
+"""What reports call the reference and its repeats."""
+
 
 class Problem(NamedTuple):
     """One thing that is wrong: the key, and a sentence that says what and what to do."""
@@ -170,6 +173,14 @@ def _no_graphs(run: Run) -> Iterator[Problem]:
             )
 
 
+def _variant_names(run: Run) -> Iterator[Problem]:
+    for name in RESERVED:
+        if name in run.variants:
+            yield Problem(
+                f"variants.{name}", "is the name of the reference or its repeat; choose another one"
+            )
+
+
 def _rank(run: Run) -> Iterator[Problem]:
     ranks = (
         run.serve.tensor_parallel_size
@@ -206,6 +217,7 @@ RULES: tuple[Rule, ...] = (
     _prompts,
     _legacy_has_no_rules,
     _no_graphs,
+    _variant_names,
     _rank,
     _files_exist,
 )

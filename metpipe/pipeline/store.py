@@ -92,7 +92,18 @@ class Store:
             shutil.rmtree(partial, ignore_errors=True)
 
     def adopt(self, key: str, other: Store) -> None:
-        """Take the key's result from another store: linked where the disk allows, else copied."""
+        """Take the key's result from another store: linked where the disk allows, else copied.
+
+        Raises:
+            ConfigError: the result there is broken.
+        """
+        try:
+            other.result(key), other.seconds(key)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"resume={other.root.parent}: {other.path(key)} is broken ({type(error).__name__}: "
+                f"{error}); remove that folder, and its stage runs again"
+            ) from None
         with self.scratch(key) as out:
             shutil.copytree(other.path(key), out, copy_function=_link, dirs_exist_ok=True)
 
