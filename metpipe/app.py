@@ -183,9 +183,9 @@ def _run(cfg: DictConfig, out_dir: Path, overrides: list[str]) -> Exit:
         said = snapshot.compared(record, SESSION.rerun)
         snapshot.add(out_dir, rerun=said)
         print(said)
-    # A thread that waits must not hold its core: spinning stalls a step whenever another process
-    # wants that core. OpenMP reads this when it is loaded, which the next import does.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # A thread that waits spins about two milliseconds, longer than the gap between steps, then lets
+    # its core go to others. OpenMP reads this when it is loaded, which the next import does.
+    os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     from metpipe.stages.job import run_job  # here, not above: torch comes with it
 
     return run_job(run, out_dir, terminal())

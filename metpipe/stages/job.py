@@ -8,13 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import psutil
-import torch
 from rich.console import Console
 
 from metpipe import snapshot
 from metpipe.config import Run
 from metpipe.engine.opening import open_kernel_sets
 from metpipe.engine.runners import check_select
+from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.errors import ConfigError, Exit
 from metpipe.oracle import require_oracle
 from metpipe.pipeline import Pipeline, Stage, Store, board, code_digest
@@ -53,7 +53,8 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     )
     shown = board(console)
     try:
-        events = list(pipeline.run(store, shown, live=live, resume=resume))
+        with torch_threads(1):
+            events = list(pipeline.run(store, shown, live=live, resume=resume))
     finally:
         shown.close()
     failures = [event.error for event in events if event.error is not None]
@@ -79,7 +80,7 @@ def _facts(live: Live) -> dict[str, object]:
         "device": "cpu",
         "processor": snapshot.processor(),
         "memory_bytes": psutil.virtual_memory().total,
-        "threads": torch.get_num_threads(),
+        "cores": all_cores(),
         "versions": {package: version(package) for package in _packages(live.run)},
         "checkpoint": live.checkpoint_digest(),
         "prompts": _prompts_digest(live.run),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from metpipe.diff.logits_file import LogitsFile
+from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.oracle import (
     Judgement,
     OutsideModel,
@@ -71,7 +72,7 @@ def _judged(kept: Prompts, context: StageContext) -> _Judged:
     checkpoint, scratch = live_of(context).checkpoint(), context.out / "scratch"
     scratch.mkdir()
     try:
-        with quiet():
+        with quiet(), torch_threads(all_cores()):
             check_free_memory(checkpoint)
             files = files_for_transformers(checkpoint, scratch / "checkpoint")
             outside = OutsideModel.open(files, checkpoint.config)

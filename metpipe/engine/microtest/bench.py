@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-
-import torch
 
 from metpipe.circuit import Plan
 from metpipe.engine.microtest.candidate import Candidate, Kernels
@@ -23,6 +20,7 @@ from metpipe.engine.microtest.places import Place
 from metpipe.engine.microtest.step_layout import lay_out
 from metpipe.engine.microtest.trial import Trial, pair_of
 from metpipe.engine.program import Launch, compile_program
+from metpipe.engine.torch_threads import torch_threads
 from metpipe.errors import ConfigError
 
 __all__ = ["Bench", "Side"]
@@ -39,17 +37,6 @@ class Side:
         """Launch one after the other: small kernels then wake no threads."""
         for launch in self.launches:
             launch()
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Small tensors are filled sooner without a second thread, which would keep spinning."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Bench:
@@ -97,7 +84,7 @@ class Bench:
 
     def fill(self, kind: str) -> Start:
         """Write values of a kind into weights, inputs and pools, and marks into outputs."""
-        with one_torch_thread():
+        with torch_threads(1):
             start = starting_values(
                 self.place,
                 self._layout,
