@@ -55,6 +55,8 @@ class KeyRule:
     """the value of the Hugging Face class when the key is absent"""
     values: Mapping[str, object] = field(default_factory=dict)
     """param: renames of values"""
+    holds: str = ""
+    """param: `positive` (a number above 0) or `bool`; empty: any value"""
     inner: Mapping[str, KeyRule] = field(default_factory=dict)
     """object: its keys"""
 

@@ -128,12 +128,25 @@ def _key(name: str, keys: Table) -> KeyRule:
             return KeyRule("refuse", why=table.text("refuse"), default=default)
         if table.has("param"):
             values = table.table("values").raw
-            return KeyRule("param", param=table.text("param"), default=default, values=values)
+            return KeyRule(
+                "param",
+                param=table.text("param"),
+                default=default,
+                values=values,
+                holds=_holds(table),
+            )
         if table.has("object"):
             return KeyRule("object", inner=_keys(table.table("object")))
         required = table.value("require")
         listed = tuple(required) if isinstance(required, list) else (required,)
         return KeyRule("require", why=table.text("why"), required=listed, default=default)
+
+
+def _holds(table: Table) -> str:
+    asked = [name for name in ("positive", "bool") if table.boolean(name, False)]
+    if len(asked) > 1:
+        raise table.fail("positive and bool contradict each other")
+    return asked[0] if asked else ""
 
 
 def _group(name: str, table: Table) -> ParamGroup:

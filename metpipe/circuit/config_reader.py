@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -122,6 +123,7 @@ class _Reader:
                 return  # its group says whether the member may be absent
             raise self.fail(f"the key {prefix + key!r} is missing")
         value = rule.values.get(value, value) if isinstance(value, str) else value
+        self._check_kind(f"{prefix}{key}", rule.holds, value)
         known = self.params.setdefault(rule.param, value)
         if not _same(known, value):
             raise self.fail(
@@ -129,6 +131,12 @@ class _Reader:
                 f"{json.dumps(known)}; remove one"
             )
         self.origins.setdefault(rule.param, f"{prefix}{key}")
+
+    def _check_kind(self, key: str, holds: str, value: object) -> None:
+        if holds == "positive" and not _is_positive(value):
+            raise self.fail(f"{key} must be a number above 0, it is {json.dumps(value)}")
+        if holds == "bool" and not isinstance(value, bool):
+            raise self.fail(f"{key} must be true or false, it is {json.dumps(value)}")
 
     def params_as_text(self) -> dict[str, str]:
         """Params as JSON text, the members of each group gathered into one object."""
@@ -258,6 +266,11 @@ class _Reader:
             raise self.fail(
                 f"{check.dim} = {dims[check.dim]} is no multiple of {named}: {check.why}"
             )
+
+
+def _is_positive(value: object) -> bool:
+    """A finite number above 0; true is none."""
+    return isinstance(value, int | float) and value is not True and 0 < value < math.inf
 
 
 def _same(one: object, other: object) -> bool:

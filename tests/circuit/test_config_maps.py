@@ -76,6 +76,21 @@ def test_a_size_must_be_a_positive_integer(value: object) -> None:
         resolve("llama", hidden_size=value)
 
 
+@pytest.mark.parametrize("key", ["rms_norm_eps", "rope_theta", "max_position_embeddings"])
+@pytest.mark.parametrize("value", ["1e-6", 0, -1.0, True, math.inf, math.nan])
+def test_a_param_that_counts_must_be_a_number_above_zero(key: str, value: object) -> None:
+    with pytest.raises(RefusedConfig, match=f"some/config.json: {key} must be a number above 0"):
+        resolve("llama", **{key: value})
+
+
+def test_scaled_positions_need_numbers_and_a_truth() -> None:
+    yarn = {"rope_type": "yarn", "factor": 2.0}
+    with pytest.raises(RefusedConfig, match=r'rope_scaling\.factor must be .* it is "two"'):
+        resolve("llama", rope_scaling={**yarn, "factor": "two"})
+    with pytest.raises(RefusedConfig, match=r'rope_scaling\.truncate must be true or .* "no"'):
+        resolve("llama", rope_scaling={**yarn, "truncate": "no"})
+
+
 @pytest.mark.parametrize(
     ("model_type", "heads", "expected"),
     [

@@ -214,3 +214,13 @@ def test_a_lever_that_no_rule_has_is_refused_by_name(model):
     select = ForwardSelect("mine", "circuit", Select.all(), frozenset({"fast_and_loose"}))
     with pytest.raises(ConfigError, match=r"variants\.mine\.levers: .* 'fast_and_loose'"):
         model.forward(select)
+
+
+def test_a_null_is_an_absent_key_to_the_reference_too():
+    config = {**CONFIG, "rms_norm_eps": None, "rope_theta": None}
+    shape = DenseShape.from_config(config)
+    assert shape.eps == 1e-6
+    yarn = {"rope_type": "yarn", "factor": 2.0, "attention_factor": None}
+    rope = shape.rope({**config, "rope_scaling": yarn, "max_position_embeddings": 512})
+    assert rope.theta == 10000.0
+    assert rope.values == {"factor": 2.0, "original_max_position_embeddings": 512}

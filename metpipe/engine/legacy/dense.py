@@ -69,7 +69,7 @@ class DenseShape:
             num_heads=heads,
             num_kv_heads=_kv_heads(config, heads, kv_heads),
             head_dim=number("head_dim", head_dim or number("hidden_size", None) // heads),
-            eps=float(str(config.get("rms_norm_eps", 1e-6))),
+            eps=float(str(_given(config, "rms_norm_eps", 1e-6))),
             qk_norm=kind == "qwen3",
             qkv_bias=kind == "qwen2" or bias,
             out_bias=bias and kind != "qwen2",
@@ -79,11 +79,21 @@ class DenseShape:
 
     def rope(self, config: Mapping[str, object]) -> RopeSpec:
         """The rotary table that the config asks for, in its older or its newer spelling."""
-        found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        assert isinstance(found, Mapping)
+        asked = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        assert isinstance(asked, Mapping)
+        found = {key: value for key, value in asked.items() if value is not None}
         kind = found.get("rope_type", found.get("type", "default"))
-        theta = found.get("rope_theta", config.get("rope_theta", 10000.0))
+        theta = found.get("rope_theta", _given(config, "rope_theta", 10000.0))
+        span = config.get("max_position_embeddings")
+        if kind in ("llama3", "yarn") and span is not None:
+            found.setdefault("original_max_position_embeddings", span)
         return rope_spec({**found, "rope_type": kind, "rope_theta": theta}, self.head_dim)
+
+
+def _given(config: Mapping[str, object], key: str, default: object) -> object:
+    """The key's value; the default where it is absent or null."""
+    value = config.get(key)
+    return default if value is None else value
 
 
 def _kv_heads(config: Mapping[str, object], heads: int, absent: int | None) -> int:
