@@ -6,6 +6,7 @@ names the override, and the snapshot's overrides.yaml holds the whole run withou
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,12 +55,12 @@ def expand(argv: Sequence[str]) -> Expanded:
     rerun: Path | None = None
     for arg in argv:
         match arg.split("=", 1):
-            case ["recipe", path]:
-                lines = _recipe(Path(path), [other for other in argv if other != arg])
+            case ["recipe", _]:
+                lines = _recipe(_place(arg), [other for other in argv if other != arg])
                 expanded += lines
                 origins |= dict.fromkeys(lines, arg)
-            case ["rerun", path]:
-                rerun = Path(path)
+            case ["rerun", _]:
+                rerun = _place(arg)
                 lines = _rerun(rerun)
                 expanded += lines
                 origins |= dict.fromkeys(lines, arg)
@@ -70,6 +71,14 @@ def expand(argv: Sequence[str]) -> Expanded:
     return Expanded(expanded, rerun, origins)
 
 
+def _place(arg: str) -> Path:
+    """The path behind the = of an argument."""
+    path = arg.partition("=")[2]
+    if not path:
+        raise ConfigError(f"{arg}: must be a path; leave the argument out, or give one")
+    return Path(path).expanduser()
+
+
 def _underscored(choice: str) -> str:
     """Device ids have dashes, their files underscores; both are accepted."""
     return choice.replace("-", "_") if re.fullmatch(r"[\w,\-\[\] ]+", choice) else choice
@@ -77,7 +86,7 @@ def _underscored(choice: str) -> str:
 
 def _rerun(run_dir: Path) -> list[str]:
     overrides = run_dir / ".hydra" / "overrides.yaml"
-    if not overrides.is_file():
+    if not os.path.isfile(overrides):  # a path too long or not to be entered is none either
         raise ConfigError(
             f"rerun={run_dir}: there is no {overrides}; give the folder of a run that started "
             "(it holds run.json and .hydra/)"
@@ -90,7 +99,7 @@ def _rerun(run_dir: Path) -> list[str]:
 
 def _recipe(path: Path, others: Sequence[str]) -> list[str]:
     said = f"recipe={path}"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"{said}: there is no such file (looked in {Path.cwd()})")
     if path.suffix == ".toml":
         lines = _from_toml(_read_toml(path, said), said)

@@ -19,6 +19,7 @@ class Hardware:
 
     name: str
     hardware_class: str
+    kind: str
     block_size: int
     """tokens of a KV block, where nothing else says"""
     capabilities: frozenset[str]
@@ -33,10 +34,12 @@ def parse_hardware(text: str, source: str) -> Hardware:
     """
     with read_toml(text, source) as root:
         root.schema(1)
+        kind = root.choice("kind", KINDS)
         _check_the_rest(root)
         return Hardware(
             name=root.text("name"),
             hardware_class=root.text("class"),
+            kind=kind,
             block_size=_positive(root, "block_size"),
             capabilities=frozenset(root.texts("capabilities", ())),
             settings=root.text_map("settings"),
@@ -45,7 +48,6 @@ def parse_hardware(text: str, source: str) -> Hardware:
 
 def _check_the_rest(root: Table) -> None:
     """What is written for people, and for classes that have no kernels of their own."""
-    root.choice("kind", KINDS)
     root.text("description", "")
     root.optional_text("plans_with")
     for spelling in root.texts("formats"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Widths"]
+__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Place", "Widths", "place"]
 
 
 class Frozen(BaseModel):
@@ -33,3 +34,14 @@ Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(one_or_many)]
 Width: TypeAlias = Annotated[Number, Field(ge=2)]
 Widths: TypeAlias = Annotated[tuple[Width, ...], BeforeValidator(one_or_many)]
 """A list of widths (at least two rows each), or one."""
+
+
+def place(value: str) -> str:
+    """A path, with ~ as the home folder."""
+    if not value:
+        raise ValueError("must be a path; null leaves it out")
+    return os.path.expanduser(value)
+
+
+Place: TypeAlias = Annotated[str, AfterValidator(place)]
+"""The path of a file or folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -192,14 +193,15 @@ def _rank(run: Run) -> Iterator[Problem]:
 
 
 def _files_exist(run: Run) -> Iterator[Problem]:
+    prompts = run.prompts if isinstance(run.prompts, str) else None
     wanted = {
-        "prompts": (run.prompts if isinstance(run.prompts, str) else None, Path.is_file, "file"),
-        "kernels": (run.kernels, Path.is_dir, "folder"),
-        "resume": (run.resume, Path.is_dir, "folder"),
-        "model.checkpoint": (run.model.checkpoint, Path.exists, "file or folder"),
+        "prompts": (prompts, os.path.isfile, "file"),
+        "kernels": (run.kernels, os.path.isdir, "folder"),
+        "resume": (run.resume, os.path.isdir, "folder"),
+        "model.checkpoint": (run.model.checkpoint, os.path.exists, "file or folder"),
     }
     for key, (path, exists, kind) in wanted.items():
-        if path is not None and not exists(Path(path)):
+        if path is not None and not exists(path):
             yield Problem(key, f"there is no {kind} {path!r} (looked in {Path.cwd()})")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from metpipe.config.fields import Count, Counts, Frozen, Natural, Number, Widths
+from metpipe.config.fields import Count, Counts, Frozen, Natural, Number, Place, Widths, place
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant, Without
 
@@ -28,7 +28,7 @@ class Model(Frozen):
     """Where config and weights come from: a local checkpoint, a config alone, or a package."""
 
     name: str = Field(description="what reports call it")
-    checkpoint: str | None = Field(default=None, description="a Hugging Face folder or a .gguf")
+    checkpoint: Place | None = Field(default=None, description="a Hugging Face folder or a .gguf")
     config: dict[str, Any] | None = Field(
         default=None, description="the content of a config.json; weights are made from `seed`"
     )
@@ -110,7 +110,7 @@ def count_or_file(value: object) -> object:
             raise ValueError("must be at least 1")
         return value
     if isinstance(value, str) and value.endswith(".jsonl"):
-        return value
+        return place(value)
     raise ValueError("must be a whole number (at least 1) or the path of a .jsonl file")
 
 
@@ -149,12 +149,12 @@ class Run(Frozen):
     workload: Workload = Field(description="what memory is judged at")
 
     device: Literal["auto", "cpu", "cuda"] = Field(description="the machine that executes")
-    kernels: str | None = Field(description="a folder with your own rules and kernels")
+    kernels: Place | None = Field(description="a folder with your own rules and kernels")
     rule: str | None = Field(description="with pipeline=rule: the rule's id")
     oracle: Literal["transformers"] | None = Field(description="an outside check of the reference")
     seed: Natural = Field(description="seed of synthetic weights")
     keep_logits: Natural = Field(description="bytes of reference logits to keep")
-    resume: str | None = Field(description="a run's folder whose stage results are taken")
+    resume: Place | None = Field(description="a run's folder whose stage results are taken")
     state_check: Literal["ends", "step"] = Field(description="when unowned bytes are digested")
     memory: Memory = Field(description="how memory is planned and judged")
     ledger: Ledger = Field(description="what the plan is checked against")

@@ -80,6 +80,7 @@ def _refuse_other_hardware(theirs: KernelSet, builtin: KernelSet) -> None:
     mine, own = theirs.hardware, builtin.hardware
     for key, stated, known in (
         ("class", {mine.hardware_class}, {own.hardware_class}),
+        ("kind", {mine.kind}, {own.kind}),
         ("capabilities", mine.capabilities, own.capabilities),
         ("settings", mine.settings.items(), own.settings.items()),
     ):

@@ -17,7 +17,7 @@ from metpipe.diff.verdict import Case, Evidence, groundless, judge
 from metpipe.engine.forward import Disclosure as Disclosed
 from metpipe.pipeline import StageContext
 from metpipe.stages.decode import UnownedBytes
-from metpipe.stages.live import live_of
+from metpipe.stages.live import Live, live_of
 from metpipe.stages.records import read_result, restore, to_json
 
 __all__ = ["run_compare"]
@@ -38,6 +38,7 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
             vocab_size=live.circuit().dims["vocab"], hash_bytes=live.model().hash_bytes
         ),
         moved=_moved(runs),
+        unexercised=_unexercised(runs, live),
         vacuous=_vacuous(runs, live.run.variants),
     )
     verdict = judge(evidence)
@@ -120,6 +121,21 @@ def _moved(runs: Mapping[str, Ran]) -> tuple[MovedBytes, ...]:
                 labels = labels or ("written and restored",)
                 found.append(MovedBytes(f"{ran.kind}, prompt {index}{at}", ran.variant, labels))
     return tuple(found)
+
+
+def _unexercised(runs: Mapping[str, Ran], live: Live) -> tuple[str, ...]:
+    """A folder of kernels that the user gave, and none of whose rules was in a plan."""
+    theirs, folder = live.sets.overlay_rules, live.run.kernels
+    if theirs is None:
+        return ()
+    takes = {name for name, variant in live.run.variants.items() if variant.kernels == "overlay"}
+    ran = [run for run in _of_kind(runs, "variant") if run.variant in takes]
+    if any(rule in theirs.rules for run in ran for rule in run.disclosure.rules):
+        return ()
+    return (
+        f"kernels={folder}: none of its rules took part, so nothing is shown of them. "
+        f"pipeline=rule rule=ID kernels={folder} says why one does not apply.",
+    )
 
 
 def _vacuous(runs: Mapping[str, Ran], variants: Mapping[str, Any]) -> Any:

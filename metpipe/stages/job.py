@@ -16,11 +16,13 @@ from metpipe.engine.opening import open_kernel_sets
 from metpipe.engine.runners import check_select
 from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.errors import ConfigError, Exit
+from metpipe.memory.evaluate import evaluate
 from metpipe.oracle import require_oracle
 from metpipe.pipeline import Pipeline, Stage, Store, board, code_digest
 from metpipe.resources import kernels_dir
 from metpipe.stages.forced import select_of
 from metpipe.stages.live import Live
+from metpipe.stages.memory import point_of
 from metpipe.stages.plan import plan
 from metpipe.stages.write_report import write_report
 
@@ -39,6 +41,8 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     if run.pipeline.diff or run.pipeline.ledger:
         live.serve()
         live.prompts()
+    if run.pipeline.memory or run.pipeline.ledger:
+        evaluate(point_of(live))  # what cannot be planned must not cost a run
     stages = plan(run)
     _check_variants(stages, live)
     facts = _facts(live)

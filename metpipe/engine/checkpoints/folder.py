@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,8 @@ class HfFolder:
 def open_folder(path: Path) -> HfFolder:
     """The checkpoint in a folder that exists. ConfigError names the file that is at fault."""
     config = path / "config.json"
+    if not os.access(path, os.X_OK):
+        raise ConfigError(f"{path}: can't be entered; check its permissions")
     if not config.exists():
         raise ConfigError(
             f"{path}: has no config.json; model.checkpoint wants the Hugging Face folder that "
