@@ -34,8 +34,10 @@ from metpipe.engine.checkpoints import (
     open_checkpoint,
 )
 from metpipe.engine.forward import Forward
-from metpipe.engine.model import ForwardSelect, Model, PoolSizes
-from metpipe.engine.opening import circuit_of, open_kernel_sets, open_model, shapes_of_config
+from metpipe.engine.kernel_sets import open_kernel_sets
+from metpipe.engine.model import Model, PoolSizes
+from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.torch_threads import all_cores, torch_threads
 
 PACKAGE = PackageSource(

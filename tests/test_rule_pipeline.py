@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from metpipe.circuit import read_rules
+from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.engine.microtest import AWKWARD, KINDS
-from metpipe.engine.opening import KernelSets, open_kernel_sets
 from metpipe.errors import ConfigError, Exit
 from metpipe.report.diff_section import RuleSection
 from metpipe.resources import kernels_dir

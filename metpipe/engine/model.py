@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from metpipe.circuit import Circuit, Node, RuleSet, Select
+from metpipe.circuit import Circuit, Node
 from metpipe.engine.allocator import Allocator
 from metpipe.engine.forward import Forward
-from metpipe.engine.kernel_set import KernelSet
+from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
+from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.step_inputs import StepInputs, table_columns
 from metpipe.engine.weights import Weights
 
-__all__ = ["ForwardSelect", "Model", "PoolSizes", "allocate_states", "pool_shapes"]
+__all__ = ["Model", "PoolSizes", "allocate_states", "pool_shapes"]
 
 NAN_BF16 = 0x7FC0
 """New KV pools hold NaN: a read of a position that nobody wrote shows in every logit."""
@@ -39,17 +40,6 @@ class PoolSizes:
     max_sequences: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardSelect:
-    """Which forward: legacy, or circuit with which rules from which kernels."""
-
-    name: str
-    forward: str
-    select: Select
-    levers: frozenset[str] = frozenset()
-    overlay: bool = False
-
-
 @dataclass(slots=True)
 class Model:
     """Everything that forwards share. Forwards own their programs and arenas."""
@@ -57,16 +47,13 @@ class Model:
     name: str
     config: Mapping[str, object]
     circuit: Circuit
-    rules: RuleSet
-    kernels: KernelSet
+    sets: KernelSets
     weights: Weights
     states: Mapping[str, torch.Tensor]
     pool: SequencePool
     step: StepInputs
     sizes: PoolSizes
     allocator: Allocator
-    overlay: KernelSet | None = None
-    overlay_rules: RuleSet | None = None
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     @property
@@ -74,9 +61,11 @@ class Model:
         """Logits of a row."""
         return self.circuit.dims["vocab"]
 
-    def open(self) -> Sequence:
-        """A fresh sequence on the next free slot."""
-        return self.pool.open()
+    def open(self, reserve: int = 0) -> Sequence:
+        """A fresh sequence on the next free slot, with blocks for `reserve` tokens."""
+        sequence = self.pool.open()
+        self.pool.reserve(sequence, reserve)
+        return sequence
 
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's blocks and slot back."""
@@ -127,7 +116,10 @@ class Model:
     def _digests(self, blocks: list[int], num_tokens: int) -> dict[str, str]:
         """Hash the first `num_tokens` positions of these blocks, in each state's pool."""
         table = torch.tensor(blocks, dtype=torch.int32)
-        hash_rows, block_size = self.kernels.functions["hash.hash128_rows"], self.sizes.block_size
+        hash_rows, block_size = (
+            self.sets.builtin.functions["hash.hash128_rows"],
+            self.sizes.block_size,
+        )
         return {
             name: hex_of(
                 hash_rows(pool=pool_TE, block_table=table, count=num_tokens, block_size=block_size)
@@ -137,7 +129,7 @@ class Model:
 
     def hash_bytes(self, content: torch.Tensor) -> str:
         """128-bit hex of a tensor's bytes, by the kernel set's own hash."""
-        return hex_of(self.kernels.functions["hash.hash128"](content))
+        return hex_of(self.sets.builtin.functions["hash.hash128"](content))
 
 
 def hex_of(digest: int) -> str:

@@ -81,10 +81,11 @@ def _bind(
     kernels: Mapping[str, Callable[..., Launch]],
 ) -> Launch:
     arguments = {name: sources.resolve(source, group) for name, source in kernel.args.items()}
+    said = f"{group.rule.source}, rule {group.rule.id}: its kernel {kernel.name}"
     try:
-        return kernels[kernel.name](**arguments)
+        launch = kernels[kernel.name](**arguments)
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{group.rule.source}, rule {group.rule.id}: its kernel {kernel.name} refused the "
-            f"arguments of its args table: {error}"
-        ) from error
+        raise ConfigError(f"{said} refused the arguments of its args table: {error}") from error
+    if not callable(launch):
+        raise ConfigError(f"{said} returned {launch!r}, which is no launch; return bind(...)")
+    return launch

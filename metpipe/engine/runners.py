@@ -8,18 +8,29 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from metpipe.circuit import Plan, RuleSet, Situation, edge_rows, fuse, layout, row_buckets
-from metpipe.engine.forward import BoundStep, PlanFacts
+from metpipe.circuit import (
+    Plan,
+    RuleSet,
+    Situation,
+    Uncovered,
+    edge_rows,
+    fuse,
+    layout,
+    row_buckets,
+)
+from metpipe.engine.disclosure import PlanFacts
+from metpipe.engine.forward import BoundStep
 from metpipe.engine.kernel_arguments import ArgumentSources
 from metpipe.engine.kernel_set import KernelSet
 from metpipe.engine.legacy.dense import DenseLegacy, DenseShape
 from metpipe.engine.program import Launch, Program, arena_views, compile_program
+from metpipe.engine.selection import ForwardSelect
 from metpipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from metpipe.engine.model import ForwardSelect, Model
+    from metpipe.engine.model import Model
 
-__all__ = ["CircuitRunner", "LegacyRunner", "check_select", "rules_of"]
+__all__ = ["CircuitRunner", "LegacyRunner", "check_select"]
 
 LEGACY_FAMILIES = {"dense_gqa": DenseLegacy}
 """circuit arch -> its hand-written forward"""
@@ -34,12 +45,12 @@ class LegacyRunner:
                 f"model {model.name}: the family {model.circuit.arch} has no legacy forward here; "
                 f"those with one: {', '.join(LEGACY_FAMILIES)}"
             )
-        self._kernels = model.kernels
+        self._kernels = model.sets.builtin
         self._launched: list[str] = []
         shape = DenseShape.from_config(model.config)
         self._legacy = DenseLegacy(
             shape=shape,
-            kernels=_Recording(model.kernels.functions, self._launched),
+            kernels=_Recording(self._kernels.functions, self._launched),
             weights=model.weights,
             states=model.states,
             step=step_sources(model),
@@ -71,7 +82,8 @@ class CircuitRunner:
     def __init__(self, model: Model, select: ForwardSelect) -> None:
         self._model = model
         self._select = select
-        self._rules, self._functions = _rules_and_kernels(model, select)
+        self._rules = model.sets.rules_for(overlay=select.overlay)
+        self._functions = model.sets.functions_for(overlay=select.overlay)
         check_select(self._rules, select)
         self._plans: dict[tuple[str, int], Plan] = {}
         self._arena = model.allocator.take(
@@ -81,7 +93,7 @@ class CircuitRunner:
     def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
         """The program of the plan that covers (mode, rows)."""
         program, _ = self.program(mode, rows)
-        run = in_one_launch(self._model.kernels, program.launches)
+        run = in_one_launch(self._model.sets.builtin, program.launches)
         return BoundStep(run, program.outputs["logits"], program.kernels, _facts(program.plan))
 
     def program(self, mode: str, rows: int) -> tuple[Program, Mapping[str, torch.Tensor]]:
@@ -109,20 +121,26 @@ class CircuitRunner:
                 mode=mode,
                 rows=key[1],
                 kernels=frozenset(self._functions),
-                capabilities=self._model.kernels.capabilities,
-                settings=self._model.kernels.settings,
+                capabilities=self._model.sets.builtin.capabilities,
+                settings=self._model.sets.builtin.settings,
                 levers=self._select.levers,
                 select=self._select.select,
             )
-            self._plans[key] = fuse(self._model.circuit, self._rules, situation)
+            self._plans[key] = self._fused(situation)
         return self._plans[key]
+
+    def _fused(self, situation: Situation) -> Plan:
+        """The plan; a node that no rule takes is the variant's fault if it chose its rules."""
+        try:
+            return fuse(self._model.circuit, self._rules, situation)
+        except Uncovered as error:
+            if not situation.select.ids:
+                raise
+            raise Uncovered(f"variants.{self._select.name}.rules: {error}") from None
 
     def kernel_digest(self, kernel: str) -> str:
         """The digest of a kernel of the overlay or of the built-in set."""
-        model = self._model
-        if model.overlay is not None and kernel.startswith(OVERLAY):
-            return model.overlay.kernel_digest(kernel.removeprefix(OVERLAY))
-        return model.kernels.kernel_digest(kernel)
+        return self._model.sets.kernel_digest(kernel)
 
     def close(self) -> None:
         """Give the arena back."""
@@ -175,10 +193,6 @@ def _facts(plan: Plan) -> PlanFacts:
     )
 
 
-OVERLAY = "overlay/"
-"""Before the name of a kernel that the user's folder brought."""
-
-
 @dataclass(slots=True)
 class _Recording(Mapping[str, Callable[..., Launch]]):
     """The kernels, noting which were bound."""
@@ -207,18 +221,3 @@ def step_sources(model: Model, rows: int | None = None) -> dict[str, torch.Tenso
         "block_table": step.block_table_RB[:rows],
         "block_size": model.sizes.block_size,
     }
-
-
-def rules_of(model: Model, select: ForwardSelect) -> RuleSet:
-    """The rules that a forward may use."""
-    return _rules_and_kernels(model, select)[0]
-
-
-def _rules_and_kernels(
-    model: Model, select: ForwardSelect
-) -> tuple[RuleSet, Mapping[str, Callable[..., Launch]]]:
-    """The built-in rules and kernels; with the overlay, the user's laid over them."""
-    if not select.overlay or model.overlay is None or model.overlay_rules is None:
-        return model.rules, model.kernels.functions
-    theirs = {OVERLAY + name: function for name, function in model.overlay.functions.items()}
-    return model.rules.overlay(model.overlay_rules), {**model.kernels.functions, **theirs}

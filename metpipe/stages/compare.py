@@ -14,7 +14,7 @@ from metpipe.diff.self_test import run_self_test
 from metpipe.diff.states import differing_labels
 from metpipe.diff.vacuity import find_vacuous
 from metpipe.diff.verdict import Case, Evidence, groundless, judge
-from metpipe.engine.forward import Disclosure as Disclosed
+from metpipe.engine.disclosure import Disclosure as Disclosed
 from metpipe.pipeline import StageContext
 from metpipe.stages.decode import UnownedBytes
 from metpipe.stages.live import Live, live_of

@@ -11,9 +11,8 @@ import torch
 from metpipe.diff.digest import HashBytes, logits_digest
 from metpipe.diff.feeding import Feed
 from metpipe.diff.trace import Trace
-from metpipe.engine.forward import Forward
-from metpipe.engine.model import Model
 from metpipe.engine.pools import Sequence as Opened
+from metpipe.engine.protocols import RunningForward, StatefulCore
 
 __all__ = ["OnLogits", "UnownedBytes", "decode_prompt"]
 
@@ -34,8 +33,8 @@ class UnownedBytes:
 
 
 def decode_prompt(
-    model: Model,
-    forward: Forward,
+    model: StatefulCore,
+    forward: RunningForward,
     prompt: Sequence[int],
     steps: int,
     feed: Feed,
@@ -50,11 +49,10 @@ def decode_prompt(
     With `check_steps` the bytes that the sequence does not own are digested after each step too.
     Its KV blocks are reserved before the first token, so that what it owns does not change.
     """
-    sequence = model.open()
+    sequence = model.open(reserve=len(prompt) + steps)
     run = _Recorded(forward, sequence, on_logits, hash_bytes)
     moved_at: int | None = None
     try:
-        model.pool.reserve(sequence, len(prompt) + steps)
         before = model.unowned_digests(sequence)
         logits_V = run.prefill(prompt)
         for step in range(steps):
@@ -72,7 +70,7 @@ def decode_prompt(
 class _Recorded:
     """One sequence under one forward, with the digest and the times of each step."""
 
-    forward: Forward
+    forward: RunningForward
     sequence: Opened
     on_logits: OnLogits
     hash_bytes: HashBytes | None

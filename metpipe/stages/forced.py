@@ -16,8 +16,8 @@ from metpipe.diff.digest import logits_digest
 from metpipe.diff.feeding import Forced, change_token, changed_step
 from metpipe.diff.logits_file import LogitsFile
 from metpipe.diff.trace import Trace
-from metpipe.engine.forward import Forward
-from metpipe.engine.model import ForwardSelect, Model
+from metpipe.engine.protocols import RunningForward, StatefulCore
+from metpipe.engine.selection import ForwardSelect
 from metpipe.pipeline import StageContext
 from metpipe.stages.decode import OnLogits, UnownedBytes, decode_prompt
 from metpipe.stages.live import LEGACY, live_of
@@ -92,8 +92,8 @@ def _replay(context: StageContext, *, changed: bool) -> Mapping[str, object]:
 class _Replay:
     """One prompt under one forward, compared with the reference's trace."""
 
-    model: Model
-    forward: Forward
+    model: StatefulCore
+    forward: RunningForward
     reference: Trace
     logits: Path | None
     """the reference's of this prompt, if they were kept"""
@@ -119,7 +119,7 @@ class _Replay:
 
     def _decode(
         self,
-        forward: Forward,
+        forward: RunningForward,
         on_logits: OnLogits,
         tick: Callable[[], object] = lambda: None,
         fed: tuple[int, ...] | None = None,

@@ -12,13 +12,14 @@ from rich.console import Console
 
 from metpipe import snapshot
 from metpipe.config import Run
-from metpipe.engine.opening import open_kernel_sets
+from metpipe.engine.kernel_sets import open_kernel_sets
 from metpipe.engine.runners import check_select
 from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.errors import ConfigError, Exit
 from metpipe.memory.evaluate import evaluate
+from metpipe.memory.kernel_set import parse_families
 from metpipe.oracle import require_oracle
-from metpipe.pipeline import Pipeline, Stage, Store, board, code_digest
+from metpipe.pipeline import Event, Pipeline, Stage, Store, board, code_digest
 from metpipe.resources import kernels_dir
 from metpipe.stages.forced import select_of
 from metpipe.stages.live import Live
@@ -38,6 +39,8 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     if run.oracle is not None and run.pipeline.diff:
         require_oracle()
     live = Live(run, open_kernel_sets(run.device, run.kernels))
+    if (theirs := live.sets.overlay) is not None:
+        parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
     if run.pipeline.diff or run.pipeline.ledger:
         live.serve()
         live.prompts()
@@ -62,10 +65,17 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     finally:
         shown.close()
     failures = [event.error for event in events if event.error is not None]
-    _raise_first(failures, ConfigError)
+    if not _has_evidence(events):
+        _raise_first(failures, ConfigError)
     outcome = write_report(live, pipeline, store, events, out_dir, console)
+    _raise_first(failures, ConfigError)
     _raise_first(failures, Exception)
     return outcome
+
+
+def _has_evidence(events: Sequence[Event]) -> bool:
+    """Whether a diff was carried through: then it is reported, whatever a later stage says."""
+    return any(event.stage == "compare" and event.how in ("ran", "cached") for event in events)
 
 
 def _check_variants(stages: Sequence[Stage], live: Live) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from metpipe.circuit import Select
-from metpipe.engine.model import ForwardSelect, Model
+from metpipe.engine.model import Model
+from metpipe.engine.selection import ForwardSelect
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.ledger import check_ledger
 from metpipe.memory.point import Boot, Point, Workload

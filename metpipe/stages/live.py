@@ -22,8 +22,10 @@ from metpipe.engine.checkpoints import (
     open_checkpoint,
     require_tokenizer,
 )
-from metpipe.engine.model import ForwardSelect, Model, PoolSizes
-from metpipe.engine.opening import KernelSets, circuit_of, open_model, shapes_of_config
+from metpipe.engine.kernel_sets import KernelSets
+from metpipe.engine.model import Model, PoolSizes
+from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.serve_flags import ExecutedServe, executed_serve
 from metpipe.errors import ConfigError
 from metpipe.memory.formulas import kv_blocks

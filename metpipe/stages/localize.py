@@ -14,9 +14,9 @@ from metpipe.circuit import Select
 from metpipe.diff.comparison import Comparison
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
-from metpipe.engine.model import ForwardSelect, Model
+from metpipe.engine.model import Model
 from metpipe.engine.pools import Sequence as Opened
-from metpipe.engine.runners import rules_of
+from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.step_trace import WrittenEdge, trace_step
 from metpipe.errors import ConfigError
 from metpipe.pipeline import StageContext
@@ -76,9 +76,9 @@ class _Search:
 
     def _steps(self, select: ForwardSelect) -> Iterator[_Step]:
         """The prefill, then every step, under one forward."""
-        forward, sequence = self.model.forward(select), self.model.open()
+        forward = self.model.forward(select)
+        sequence = self.model.open(reserve=len(self.trace.prompt) + len(self.trace.fed))
         try:
-            self.model.pool.reserve(sequence, len(self.trace.prompt) + len(self.trace.fed))
             logits = forward.prefill(sequence, self.trace.prompt)
             yield _Step(self.model.hash_bytes(logits), self.model.state_digests(sequence))
             for token in self.trace.fed:
@@ -130,7 +130,7 @@ class _Search:
 
     def _suspects(self, rules: Sequence[str]) -> list[str]:
         """Rules of the variant that are not reference rules."""
-        known = rules_of(self.model, self.select).rules
+        known = self.model.sets.rules_for(overlay=self.select.overlay).rules
         return [rule for rule in rules if known[rule].numerics.kind != "reference"]
 
     def _parts(self, ours: Sequence[_Step], rule: str) -> bool:

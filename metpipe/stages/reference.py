@@ -11,8 +11,7 @@ import torch
 from metpipe.diff.feeding import Greedy
 from metpipe.diff.logits_file import LogitsFile, logits_bytes
 from metpipe.diff.trace import Trace
-from metpipe.engine.forward import Forward
-from metpipe.engine.model import Model
+from metpipe.engine.protocols import RunningForward, StatefulCore
 from metpipe.pipeline import StageContext
 from metpipe.stages.decode import OnLogits, UnownedBytes, decode_prompt
 from metpipe.stages.live import LEGACY, live_of
@@ -52,8 +51,8 @@ def prompts_kept(num_prompts: int, steps: int, vocab: int, keep_bytes: int) -> i
 
 
 def _decode(
-    model: Model,
-    forward: Forward,
+    model: StatefulCore,
+    forward: RunningForward,
     prompt: Sequence[int],
     steps: int,
     path: Path | None,

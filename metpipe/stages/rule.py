@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from metpipe.circuit import Circuit, node_weight_shapes
+from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.microtest import (
     AWKWARD,
     KINDS,
@@ -19,7 +20,7 @@ from metpipe.engine.microtest import (
     refuse_nowhere,
     time_both,
 )
-from metpipe.engine.opening import KernelSets, circuit_of
+from metpipe.engine.opening import circuit_of
 from metpipe.pipeline import StageContext
 from metpipe.report.diff_section import RuleSection
 from metpipe.stages.live import live_of

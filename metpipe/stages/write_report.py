@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from metpipe.errors import Exit
+from metpipe.errors import ConfigError, Exit
 from metpipe.pipeline import Event, Pipeline, Store
 from metpipe.report import console as console_report
 from metpipe.report.diff_section import OracleSection, RuleSection
@@ -79,13 +79,16 @@ class Results:
 
 
 def verdict_of(live: Live, results: Results) -> tuple[Exit, tuple[str, ...]]:
-    """DIED when a stage did; else the first of FAIL, INCONCLUSIVE, PASS that a part says.
+    """USAGE or DIED when a stage failed; else the first of FAIL, INCONCLUSIVE, PASS that a part says.
 
     A diff whose evidence means nothing is INCONCLUSIVE before any part is heard.
     """
-    died = [event for event in results.events.values() if event.how == "failed"]
-    if died:
-        return Exit.DIED, tuple(f"stage {event.stage} died: {event.error!r}" for event in died)
+    failed = [event for event in results.events.values() if event.how == "failed"]
+    refused = [event for event in failed if isinstance(event.error, ConfigError)]
+    if refused:
+        return Exit.USAGE, tuple(f"stage {event.stage}: {event.error}" for event in refused)
+    if failed:
+        return Exit.DIED, tuple(f"stage {event.stage} died: {event.error!r}" for event in failed)
     said = [*_said(live, results)]
     if results.records.get("compare", {}).get("groundless"):
         return Exit.INCONCLUSIVE, tuple(reason for _, reason in said)

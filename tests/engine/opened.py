@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from metpipe.engine.checkpoints import ModelSource, open_checkpoint
+from metpipe.engine.kernel_sets import open_kernel_sets
 from metpipe.engine.model import Model, PoolSizes
-from metpipe.engine.opening import circuit_of, open_kernel_sets, open_model, shapes_of_config
+from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
 
 __all__ = ["CONFIG", "opened"]
 
@@ -35,6 +36,7 @@ def opened(
     blocks: int = 40,
     max_rows: int = 64,
     block_size: int = 16,
+    max_seq_len: int = 256,
 ) -> Model:
     """The model of a config with synthetic weights (seed 7)."""
     checkpoint = open_checkpoint(
@@ -44,7 +46,7 @@ def opened(
         num_blocks=blocks,
         num_slots=slots,
         block_size=block_size,
-        max_seq_len=256,
+        max_seq_len=max_seq_len,
         max_prefill_rows=max_rows,
         max_rows=max_rows,
         max_sequences=1,

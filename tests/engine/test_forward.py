@@ -7,7 +7,8 @@ import torch
 
 from metpipe.circuit import Select
 from metpipe.engine.legacy.dense import DenseShape
-from metpipe.engine.model import ForwardSelect, Model
+from metpipe.engine.model import Model
+from metpipe.engine.selection import ForwardSelect
 from metpipe.errors import ConfigError
 from tests.engine.opened import CONFIG, opened
 

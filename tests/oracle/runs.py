@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from metpipe.engine.opening import KernelSets, open_kernel_sets
+from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.pipeline import StageContext
 from metpipe.pipeline.progress import Silent
 from metpipe.pipeline.store import RESULT, write_json

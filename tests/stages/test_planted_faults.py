@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from metpipe.engine.opening import KernelSets, open_kernel_sets
+from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.errors import Exit
 from metpipe.pipeline import LineBoard, Pipeline, Store
 from metpipe.stages import compare as compare_stage

@@ -8,9 +8,8 @@ from difflib import get_close_matches
 
 from metpipe.circuit import Rule, RuleSet, Select, Situation, UnknownRule
 from metpipe.engine.kernel_set import KernelSet
-from metpipe.engine.opening import KernelSets
+from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.program import Launch
-from metpipe.engine.runners import OVERLAY
 
 __all__ = ["Candidate", "candidate_of"]
 
@@ -70,15 +69,11 @@ def candidate_of(sets: KernelSets, rule_id: str) -> Candidate:
     if rule_id not in known:
         raise _unknown(sets, rule_id, sorted(known))
     rule = known[rule_id]
-    overlay = sets.overlay.functions if sets.overlay else {}
     return Candidate(
         rule=rule,
         rules=sets.rules.overlay(RuleSet(rule.source, {rule.id: rule})),
         builtin_rules=sets.rules,
-        kernels={
-            **sets.builtin.functions,
-            **{OVERLAY + name: function for name, function in overlay.items()},
-        },
+        kernels=sets.functions_for(overlay=True),
         builtin=sets.builtin,
         is_builtin=rule_id not in theirs,
     )

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from metpipe.circuit import Circuit
+from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.engine.microtest import AWKWARD
-from metpipe.engine.opening import KernelSets, circuit_of, open_kernel_sets
+from metpipe.engine.opening import circuit_of
 
 
 @pytest.fixture(scope="session")

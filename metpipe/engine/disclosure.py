@@ -1,0 +1,55 @@
+"""What a forward says about itself: which plans ran, which kernels, how many launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from metpipe.circuit import plans_digest
+
+__all__ = ["Coverage", "Disclosure", "PlanFacts"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """A plan disclosed: its digest, its rules, and how many groups claim equal bits."""
+
+    digest: str
+    rules: tuple[str, ...]
+    groups: int
+    bit_identical: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of one program that ran is rules that claim equal bits."""
+
+    mode: str
+    rows: int
+    groups: int
+    bit_identical: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What ran, as seen by the forward itself. Legacy has no plan digests."""
+
+    forward: str
+    plan_digests: Mapping[str, str]
+    """"mode rows" -> digest, for each program that ran"""
+    kernel_digests: Mapping[str, str]
+    launches: Mapping[str, int]
+    """kernel -> launches so far"""
+    launches_per_step: int | None
+    """launches of the one-row decode program; None when it never ran"""
+    rules: tuple[str, ...] = ()
+    """ids of the rules of the plans that ran"""
+    coverage: tuple[Coverage, ...] = ()
+    graphs: bool = False
+
+    @property
+    def plans_digest(self) -> str | None:
+        """SHA-256 over the digests of the plans that ran, each with a newline; None for legacy."""
+        if not self.plan_digests:
+            return None
+        return plans_digest(self.plan_digests[key] for key in sorted(self.plan_digests))

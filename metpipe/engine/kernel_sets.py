@@ -1,0 +1,126 @@
+"""The kernel sets of a run: the built-in one, and a user's folder laid over it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metpipe.circuit import Kernel, Rule, RuleSet, parse_fusions
+from metpipe.engine.kernel_set import BUILT_IN, KernelSet, load_kernel_set
+from metpipe.errors import ConfigError
+from metpipe.resources import kernels_dir
+
+__all__ = ["OVERLAY", "KernelSets", "open_kernel_sets"]
+
+OVERLAY = "overlay/"
+"""Before the name of a kernel that the user's folder brought."""
+OVERLAY_PACKAGE = "metpipe_kernels.overlay"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSets:
+    """The built-in set and, if the user gave a folder, theirs, with the rules of each."""
+
+    builtin: KernelSet
+    rules: RuleSet
+    overlay: KernelSet | None = None
+    overlay_rules: RuleSet | None = None
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Set -> digest of all its sources and tables."""
+        found = {"builtin": self.builtin.digest}
+        if self.overlay is not None:
+            found["overlay"] = self.overlay.digest
+        return found
+
+    def rules_for(self, *, overlay: bool) -> RuleSet:
+        """The rules that a forward may use, the user's laid over the built-in ones or not."""
+        if not overlay or self.overlay_rules is None:
+            return self.rules
+        return self.rules.overlay(self.overlay_rules)
+
+    def functions_for(self, *, overlay: bool) -> Mapping[str, Callable[..., Any]]:
+        """The kernels that a forward may launch; the user's have OVERLAY before their names."""
+        if not overlay or self.overlay is None:
+            return self.builtin.functions
+        theirs = {OVERLAY + name: function for name, function in self.overlay.functions.items()}
+        return {**self.builtin.functions, **theirs}
+
+    def kernel_digest(self, kernel: str) -> str:
+        """The digest of a kernel of either set."""
+        if self.overlay is not None and kernel.startswith(OVERLAY):
+            return self.overlay.kernel_digest(kernel.removeprefix(OVERLAY))
+        return self.builtin.kernel_digest(kernel)
+
+
+def open_kernel_sets(device: str, overlay: str | None) -> KernelSets:
+    """Load the set that executes on `device`, and the folder laid over it.
+
+    Raises:
+        ConfigError: a set or its rules cannot be read; `device` has no kernel set here.
+    """
+    if device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"device={device}: no kernel set of this version executes there; use device=cpu, and "
+            "hardware=ID to plan memory for another device"
+        )
+    builtin = load_kernel_set(kernels_dir() / "cpu", package=BUILT_IN)
+    rules = _rules_of(builtin)
+    if overlay is None:
+        return KernelSets(builtin, rules)
+    folder = Path(overlay).expanduser()
+    theirs = load_kernel_set(folder, package=OVERLAY_PACKAGE)
+    _refuse_other_hardware(theirs, builtin)
+    return KernelSets(builtin, rules, theirs, _of_overlay(_rules_of(theirs), theirs, builtin))
+
+
+def _refuse_other_hardware(theirs: KernelSet, builtin: KernelSet) -> None:
+    """A folder's rules are planned as the built-in set says: what it says beside would be lost."""
+    mine, own = theirs.hardware, builtin.hardware
+    for key, stated, known in (
+        ("class", {mine.hardware_class}, {own.hardware_class}),
+        ("kind", {mine.kind}, {own.kind}),
+        ("capabilities", mine.capabilities, own.capabilities),
+        ("settings", mine.settings.items(), own.settings.items()),
+    ):
+        if beyond := set(stated) - set(known):
+            raise ConfigError(
+                f"{theirs.folder / 'HARDWARE.toml'}: {key} states {min(map(str, beyond))}, which "
+                f"the set that executes does not ({builtin.folder}); a folder adds rules and "
+                "kernels to that set, so leave it out or correct it"
+            )
+
+
+def _rules_of(kernels: KernelSet) -> RuleSet:
+    path = kernels.folder / "FUSIONS.toml"
+    return parse_fusions(kernels.texts["FUSIONS.toml"], str(path))
+
+
+def _of_overlay(rules: RuleSet, theirs: KernelSet, builtin: KernelSet) -> RuleSet:
+    """The user's rules, each kernel named where it lies: in their folder, else in the built-in set.
+
+    Raises:
+        ConfigError: a rule names a kernel that neither has.
+    """
+
+    def placed(rule: Rule) -> Rule:
+        kernels = tuple(_placed(kernel, rule, theirs, builtin) for kernel in rule.kernels)
+        return dataclasses.replace(rule, kernels=kernels)
+
+    found = {rule.id: placed(rule) for rule in rules.rules.values()}
+    return dataclasses.replace(rules, rules=found)
+
+
+def _placed(kernel: Kernel, rule: Rule, theirs: KernelSet, builtin: KernelSet) -> Kernel:
+    if kernel.name in theirs.functions:
+        return dataclasses.replace(kernel, module=OVERLAY + kernel.module)
+    if kernel.name in builtin.functions:
+        return kernel
+    raise ConfigError(
+        f"{rule.source}, rule {rule.id}: there is no kernel {kernel.name!r} in {theirs.folder} or "
+        f"in the built-in set; write it as the function {kernel.func} of {kernel.module}.py"
+    )
