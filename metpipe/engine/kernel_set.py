@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from metpipe.circuit import Hardware, parse_hardware
+from metpipe.circuit.strict import read_toml
 from metpipe.engine.checkpoints.cache import cache_dir
 from metpipe.engine.kernel_digest import Sources, index_sources
 from metpipe.engine.kernel_imports import check_imports
@@ -90,6 +91,7 @@ def load_kernel_set(folder: Path, *, package: str) -> KernelSet:
     folder = folder.resolve()
     texts = {name: _read(folder / name) for name in TABLES}
     hardware = parse_hardware(texts["HARDWARE.toml"], str(folder / "HARDWARE.toml"))
+    _check_promises(texts["INVARIANCE.toml"], str(folder / "INVARIANCE.toml"))
     files = _source_files(folder, package)
     sources = {module: _read(path) for module, path in files.items()}
     below = {} if package == BUILT_IN else _texts.get(BUILT_IN, {})
@@ -120,6 +122,17 @@ def _read(path: Path) -> str:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read it: {error}") from None
+
+
+def _check_promises(text: str, source: str) -> None:
+    """INVARIANCE.toml is for people and for tests; a slip in it must not pass for a promise."""
+    with read_toml(text, source) as root:
+        root.schema(1)
+        for promise in root.tables("promise"):
+            with promise:
+                promise.boolean("bitwise")
+                for key in ("arch", "axis", "text", "why"):
+                    promise.text(key)
 
 
 def _source_files(folder: Path, package: str) -> dict[str, Path]:

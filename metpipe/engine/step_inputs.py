@@ -15,14 +15,20 @@ import torch
 from metpipe.engine.allocator import Allocator
 from metpipe.engine.pools import Sequence
 
-__all__ = ["StepInputs", "table_columns"]
+__all__ = ["StepInputs", "step_bytes", "table_columns"]
 
 I32 = npt.NDArray[np.int32]
+I32_BYTES = 4
 
 
 def table_columns(max_seq_len: int, block_size: int) -> int:
     """Block-table columns for a sequence of `max_seq_len` tokens and the token after it."""
     return -(-max_seq_len // block_size) + 1
+
+
+def step_bytes(max_rows: int, columns: int) -> int:
+    """Bytes of the buffers that `StepInputs.allocate` takes."""
+    return I32_BYTES * max_rows * (3 + columns)
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ def check_memory(needed_bytes: int, *, what: str = "the weights") -> None:
     free = free_memory()
     if needed_bytes > free:
         raise ConfigError(
-            f"{what}: need {_gib(needed_bytes)} in bf16, but {_gib(free)} are free on this "
+            f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
             "machine; choose a smaller model, free memory, or plan it with pipeline=memory"
         )
 
