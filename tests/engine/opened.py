@@ -9,7 +9,7 @@ from metpipe.engine.kernel_sets import open_kernel_sets
 from metpipe.engine.model import Model, PoolSizes
 from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
 
-__all__ = ["CONFIG", "opened"]
+__all__ = ["CONFIG", "SIZES", "opened"]
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3",
@@ -27,6 +27,16 @@ CONFIG: dict[str, Any] = {
     "hidden_act": "silu",
     "attention_bias": False,
 }
+
+SIZES = PoolSizes(
+    num_blocks=8,
+    num_slots=1,
+    block_size=16,
+    max_seq_len=64,
+    max_prefill_rows=32,
+    max_rows=32,
+    max_sequences=1,
+)
 
 
 def opened(

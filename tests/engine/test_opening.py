@@ -12,3 +12,9 @@ def test_pools_beyond_this_machine_s_memory_are_refused_with_what_they_need():
     # 10^9 blocks of 16 tokens, keys and values of 2 layers, 24 elements of 2 bytes
     with pytest.raises(ConfigError, match=r"weights and KV pools of small: need 2861\.02 GiB"):
         opened(blocks=10**9)
+
+
+def test_so_are_tables_for_a_sequence_that_no_machine_holds():
+    # 10^12 tokens: 64 rows of 62.5 * 10^9 block numbers, and 12 angles a token
+    with pytest.raises(ConfigError, match=r"serve\.max_seq_len=10{12}: .* need 372529\.\d\d GiB"):
+        opened(max_seq_len=10**12)
