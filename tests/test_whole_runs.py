@@ -198,3 +198,24 @@ def test_a_difference_is_traced_to_its_rule_its_layer_and_its_op(tmp_path):
     assert (found["layer"], found["op"], found["rule"]) == (0, "residual_add", "product_add")
     assert found["node"] == "l0.attn.add"
     assert "on its own the rule product_add moves bits" in found["sentence"]
+
+
+def test_a_finished_diff_is_reported_even_when_a_later_stage_refuses(tmp_path):
+    """Transformers cannot read a safetensors file of another name; metpipe can."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=300,
+        max_position_embeddings=64,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    (tmp_path / "model/model.safetensors").rename(tmp_path / "model/weights.safetensors")
+    run = metpipe(*QUICK, "model.checkpoint=model", "oracle=transformers", cwd=tmp_path)
+    assert run.returncode == 2, run.stdout + run.stderr
+    report = report_of(tmp_path / "runs")
+    assert report["verdict"] == "USAGE"
+    assert report["diff"]["prompts"][0]["comparisons"][2]["mismatched_steps"] == 0

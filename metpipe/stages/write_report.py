@@ -79,7 +79,7 @@ class Results:
 
 
 def verdict_of(live: Live, results: Results) -> tuple[Exit, tuple[str, ...]]:
-    """USAGE or DIED when a stage failed; else the first of FAIL, INCONCLUSIVE, PASS that a part says.
+    """USAGE or DIED when a stage failed; else the first of FAIL, INCONCLUSIVE, PASS that is said.
 
     A diff whose evidence means nothing is INCONCLUSIVE before any part is heard.
     """
