@@ -277,6 +277,30 @@ def test_an_interrupted_run_is_130_and_says_so(tmp_path, kill):
     assert outcome["status"] == "INTERRUPTED"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_an_interrupt_while_the_program_is_imported_is_130_too(tmp_path, number):
+    program = (
+        "import sys, metpipe.__main__ as program\n"
+        "class Waits:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'metpipe.app':\n"
+        "            import time; open('waiting', 'w').close(); time.sleep(60)\n"
+        "sys.meta_path.insert(0, Waits())\n"
+        "program.main()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(tmp_path, "waiting")
+    child.send_signal(number)
+    _, err = child.communicate()
+    assert (child.returncode, err) == (130, "")
+
+
 def test_an_interrupted_sweep_is_130_and_reports_what_it_has(tmp_path):
     child = spawn("-m", "seed=0,99,0", cwd=tmp_path)
     wait_for(tmp_path, "sweeps/*/*/1/waiting")
