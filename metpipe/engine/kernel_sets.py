@@ -74,8 +74,20 @@ def open_kernel_sets(device: str, overlay: str | None) -> KernelSets:
         return KernelSets(builtin, rules)
     folder = Path(overlay).expanduser()
     theirs = load_kernel_set(folder, package=OVERLAY_PACKAGE)
+    _refuse_changed_process(builtin, theirs)
     _refuse_other_hardware(theirs, builtin)
     return KernelSets(builtin, rules, theirs, _of_overlay(_rules_of(theirs), theirs, builtin))
+
+
+def _refuse_changed_process(builtin: KernelSet, theirs: KernelSet) -> None:
+    """A folder must not change how this process computes: both sides would change alike."""
+    try:
+        builtin.functions["environment.check_environment"]()
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"kernels={theirs.folder}: importing its modules changed how this process computes "
+            f"({error}); take out what they set at import"
+        ) from error
 
 
 def _refuse_other_hardware(theirs: KernelSet, builtin: KernelSet) -> None:

@@ -37,6 +37,8 @@ from metpipe.report.units import (
 __all__ = ["parts"]
 
 REFERENCE = "legacy"
+NOISE = 1.25
+"""Times of the reference and of its repeat further apart than this: something else ran beside."""
 MAX_DETAILS = 12
 """Differing comparisons that get a line; report.json has all."""
 
@@ -68,10 +70,24 @@ def forwards(diff: DiffSection) -> Table:
             count(sum(c.mismatched_steps for c in found)) if found else "-",
             count(next((v.launches_per_step for v in diff.variants if v.name == name), None)),
             milliseconds(_step_ms(diff.prompts, name)),
-            ratio(_step_ms(diff.prompts, REFERENCE), _step_ms(diff.prompts, name)),
+            _speed(diff, name),
             _result(found, is_repeat=name in {control.variant for control in diff.repeat}),
         )
     return table
+
+
+def _speed(diff: DiffSection, name: str) -> str:
+    """How many times as fast as the reference; `noisy` where the reference's own repeat is off."""
+    reference = _step_ms(diff.prompts, REFERENCE)
+    repeats = [_step_ms(diff.prompts, control.variant) for control in diff.repeat]
+    if any(_far_apart(reference, repeat) for repeat in repeats):
+        return "noisy"
+    return ratio(reference, _step_ms(diff.prompts, name))
+
+
+def _far_apart(one: float | None, other: float | None) -> bool:
+    """Whether two times of one program differ so much that no ratio of times means anything."""
+    return one is not None and other is not None and max(one, other) > NOISE * min(one, other)
 
 
 def _title(diff: DiffSection) -> str:
@@ -161,7 +177,8 @@ def _distance(severity: Severity | None) -> tuple[str, str]:
 
 def _places(found: Sequence[Localized]) -> Iterator[Padding]:
     for place in found:
-        yield indented(f"starts in {place.node}: {place.sentence}")
+        start = f"starts in {place.node}: " if place.node else ""
+        yield indented(start + place.sentence)
 
 
 def oracle(section: Oracle) -> Table:

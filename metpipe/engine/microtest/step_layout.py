@@ -14,8 +14,8 @@ from metpipe.circuit.vocabulary import MODES
 
 __all__ = ["StepLayout", "lay_out", "sequence_widths"]
 
-STARTS = (0, 15, 16, 1, 33, 17, 47)
-"""Tokens a sequence holds before the step: none, and around the ends of blocks of 16."""
+STARTS = (0, 15, 16, 1, 33, 17, 47, 250)
+"""Tokens a sequence holds before the step: none, around the ends of blocks of 16, and many."""
 VERIFY_WIDTH = 3
 
 
