@@ -342,8 +342,8 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
             ["extra.py:1: imports os", "a kernel set may import"],
         ),
         (
-            replaced("FUSIONS.toml", "priority =", "priorty = 1\npriority ="),
-            ["FUSIONS.toml, rule product_add: unknown key 'priorty'", "the keys known here are"],
+            replaced("FUSIONS.toml", "priority =", "weird = 1\npriority ="),
+            ["FUSIONS.toml, rule product_add: unknown key 'weird'", "the keys known here are"],
         ),
         (
             replaced("FUSIONS.toml", 'func = "product_add"', 'func = "nope"'),
