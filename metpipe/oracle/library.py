@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -107,9 +108,8 @@ def gguf_read_once() -> Iterator[None]:
         names = lru_cache(gguf.get_tensor_name_map)
         stack.enter_context(_swapped(gguf, "get_tensor_name_map", names))
         with suppress(ImportError):  # this reader is to go; its bar ignores the library's switch
-            import transformers.modeling_gguf_pytorch_utils
-
-            reader: Any = transformers.modeling_gguf_pytorch_utils
+            # Not `import a.b` and then a.b: the library's lazy module may lack the attribute.
+            reader: Any = import_module("transformers.modeling_gguf_pytorch_utils")
             stack.enter_context(_swapped(reader, "tqdm", partial(reader.tqdm, disable=True)))
         yield
 
