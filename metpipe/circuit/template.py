@@ -51,7 +51,9 @@ class Modules:
             if mark not in pattern:
                 continue
             if module is None:
-                raise BadCircuit(f"{where}: {pattern!r} needs a {owner}'s module, and there is none")
+                raise BadCircuit(
+                    f"{where}: {pattern!r} needs a {owner}'s module, and there is none"
+                )
             pattern = pattern.replace(mark, module)
         return pattern
 

@@ -14,9 +14,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 NOTHING: frozenset[str] = frozenset()
 
 
-def node_weight_shapes(
-    circuit: Circuit, node: Node, stored: Container[str] = NOTHING
-) -> Shapes:
+def node_weight_shapes(circuit: Circuit, node: Node, stored: Container[str] = NOTHING) -> Shapes:
     """(tensor name, shape) of every tensor the node reads: weights, then biases, then extra ones.
 
     A module `experts.*.up` stands for each of the `experts` modules: expert by expert, within
