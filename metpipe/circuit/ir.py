@@ -66,7 +66,7 @@ class Node:
     """output rows of each bound module"""
     tensors: tuple[BoundTensor, ...] = ()
     stacked: str | None = None
-    """of an expert op: the one tensor [experts, out, k] in which some checkpoints store all modules"""
+    """of an expert op: the tensor [experts, out, k] in which some checkpoints store all modules"""
 
 
 @dataclass(frozen=True, slots=True)

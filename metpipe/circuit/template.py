@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """What stands for `{M}` (the whole model's module) and `{L}` (a layer's) in checkpoint names."""
+    """What `{M}` (the model's module) and `{L}` (a layer's) stand for in checkpoint names."""
 
     root: str | None
     layer: str | None

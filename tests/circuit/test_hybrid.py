@@ -1,4 +1,4 @@
-"""The circuits of the hybrids: nodes, tensors, norms, states, the draft head, what no rule takes."""
+"""The circuits of the hybrids: nodes, tensors, norms, states, draft head, refusals of rules."""
 
 from __future__ import annotations
 
