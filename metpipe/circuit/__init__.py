@@ -45,7 +45,7 @@ from metpipe.circuit.situation import Select, Situation
 from metpipe.circuit.sources import Source
 from metpipe.circuit.text import golden_name, golden_text
 from metpipe.circuit.verify import verify
-from metpipe.circuit.weights import node_weight_shapes, weight_matrix
+from metpipe.circuit.weights import is_outside, node_weight_shapes, weight_matrix
 
 __all__ = [
     "BF16",
@@ -100,6 +100,7 @@ __all__ = [
     "golden_name",
     "golden_text",
     "instantiate",
+    "is_outside",
     "layout",
     "live_ranges",
     "node_weight_shapes",

@@ -11,11 +11,13 @@ from metpipe.circuit.errors import BadCircuit
 from metpipe.circuit.ir import BlockInstance, Circuit, Edge, Node, StateDecl
 from metpipe.circuit.precision import Precision
 from metpipe.circuit.template import (
+    Modules,
     Shape,
     node_binding,
     node_binding_rows,
     node_has_bias,
     node_params,
+    node_stacked,
     node_tensors,
     node_weight_format,
 )
@@ -29,7 +31,7 @@ class Place:
 
     prefix: str
     module: str | None = None
-    """what `{L}` stands for"""
+    """what `{L}` stands for; it may itself hold `{M}`"""
     section: str = "main"
     layer: int | None = None
     layer_kind: str | None = None
@@ -89,6 +91,7 @@ class CircuitBuilder:
         self._description = description
         self._shape = shape
         self._precision = precision
+        self._root = _module_root(description, shape)
         self._nodes: list[Node] = []
         self._edges: dict[str, _OpenEdge] = {}
         self._states: dict[str, StateDecl] = {}
@@ -128,6 +131,7 @@ class CircuitBuilder:
             dims={**self._shape.dims, "layers": len(self._shape.layer_kinds)},
             params=dict(self._shape.params),
             states=dict(self._states),
+            outside=self._description.outside,
         )
 
     def _template(self, name: str) -> BlockText:
@@ -226,7 +230,8 @@ class CircuitBuilder:
     ) -> Node:
         place, shape = block.place, self._shape
         node_id = f"{place.prefix}.{text.id}"
-        binding = node_binding(text, shape, place.module)
+        modules = self._modules(place, text.where)
+        binding = node_binding(text, shape, modules)
         out = sum(self._edges[edge].dim for edge in outputs)
         return Node(
             index=len(self._nodes),
@@ -246,11 +251,30 @@ class CircuitBuilder:
             section=place.section,
             state={self._state_id(name, text, block): how for name, how in text.state.items()},
             binding_rows=node_binding_rows(text, shape, binding, out),
-            tensors=node_tensors(text, shape, place.module),
+            tensors=node_tensors(text, shape, modules),
+            stacked=node_stacked(text, modules),
         )
+
+    def _modules(self, place: Place, where: str) -> Modules:
+        if place.module is None:
+            return Modules(self._root, None)
+        return Modules(self._root, Modules(self._root, None).within(place.module, where))
 
     def _state_id(self, name: str, text: NodeText, block: _OpenBlock) -> str:
         state_id = f"{block.place.prefix}.{name}"
         if state_id not in self._states:
             raise BadCircuit(f"{text.where}: its block declares no state {name!r}")
         return state_id
+
+
+def _module_root(description: Description, shape: Shape) -> str | None:
+    """The module that `{M}` stands for: that of the one switch which holds."""
+    where = f"{description.source}, module_root"
+    found = [
+        module
+        for switch, module in description.module_root.items()
+        if not switch or holds(switch, shape.dims, where)
+    ]
+    if len(found) > 1:
+        raise BadCircuit(f"{where}: {' and '.join(found)} both hold; their switches must differ")
+    return found[0] if found else None

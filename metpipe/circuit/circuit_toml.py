@@ -52,9 +52,21 @@ def parse_circuit(text: str, source: str, libraries: Mapping[str, str]) -> Descr
             draft_module=root.optional_text("draft_module"),
             draft_when=root.optional_text("draft_when"),
             draft_variant=_lists(root.table("draft_variant")),
+            module_root=_module_root(root),
+            derived={
+                name: parse_expr(text, f"{source}, derived {name}")
+                for name, text in root.text_map("derived").items()
+            },
+            outside=root.texts("outside", ()),
         )
     _check_used(description, root)
     return description
+
+
+def _module_root(root: Table) -> dict[str, str]:
+    """One module, or a module per switch."""
+    value = root.value("module_root", {})
+    return {"": value} if isinstance(value, str) else root.text_map("module_root")
 
 
 def _check_used(description: Description, root: Table) -> None:
@@ -133,6 +145,7 @@ def _node(table: Table) -> NodeText:
             state=table.text_map("state"),
             unquantized=table.boolean("unquantized", False),
             tensors=tuple(_tensor(tensor) for tensor in table.tables("tensor")),
+            stacked=table.optional_text("stacked"),
         )
 
 

@@ -13,11 +13,13 @@ __all__ = [
     "ConfigMap",
     "DimRule",
     "GroupKind",
+    "IntervalRule",
     "KeyRule",
     "LayerRule",
     "LayerSource",
     "ParamGroup",
     "SizeCheck",
+    "Variant",
 ]
 
 ABSENT = object()
@@ -40,11 +42,15 @@ class DimRule:
     default: int | None = None
     or_dim: str | None = None
     or_div: tuple[str, str] | None = None
+    share: tuple[str, str] | None = None
+    """a dim and a param: the part of the dim that the param says, rounded down"""
+    may_be_zero: bool = False
+    """0 is a size: none of these"""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What is done with a key: ignore, param, require, refuse or object."""
+    """What is done with a key: ignore, param, require, refuse, object or inner."""
 
     kind: str
     why: str = ""
@@ -59,6 +65,8 @@ class KeyRule:
     """param: `positive` (a number above 0) or `bool`; empty: any value"""
     inner: Mapping[str, KeyRule] = field(default_factory=dict)
     """object: its keys"""
+    inner_key: str = ""
+    """inner (beside the nest only): the key of the nest that this value replaces"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +105,28 @@ class LayerSource:
 
 
 @dataclass(frozen=True, slots=True)
+class IntervalRule:
+    """The last of every `key` layers is of one kind, the others of another."""
+
+    key: str
+    default: int
+    last: str
+    others: str
+
+    def kinds(self, period: int, count: int) -> tuple[str, ...]:
+        """The kind of each layer."""
+        return tuple(self.others if (i + 1) % period else self.last for i in range(count))
+
+
+@dataclass(frozen=True, slots=True)
 class LayerRule:
     """How many layers, and of which kinds: at most one source may be there."""
 
     count: str
     uniform: str | None
-    """the kind of every layer where no source is there; None: one must be"""
+    """the kind of every layer where no source is there; None: the interval says, or one must be"""
     sources: tuple[LayerSource, ...]
+    interval: IntervalRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +136,16 @@ class SizeCheck:
     dim: str
     multiple_of: str | int
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What one model type of the family has otherwise."""
+
+    dims: Mapping[str, DimRule]
+    keys: Mapping[str, KeyRule]
+    is_flat: bool = False
+    """its keys lie in the root, not in the nest"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +163,14 @@ class ConfigMap:
     keys: Mapping[str, KeyRule]
     groups: Mapping[str, ParamGroup]
     checks: tuple[SizeCheck, ...]
-    variants: Mapping[str, tuple[Mapping[str, DimRule], Mapping[str, KeyRule]]]
+    variants: Mapping[str, Variant]
 
     def for_model_type(self, model_type: str) -> ConfigMap:
         """This map with the replacements of the model type's variant, if it has one."""
-        dims, keys = self.variants.get(model_type, ({}, {}))
-        return replace(self, dims={**self.dims, **dims}, keys={**self.keys, **keys})
+        variant = self.variants.get(model_type, Variant({}, {}))
+        return replace(
+            self,
+            dims={**self.dims, **variant.dims},
+            keys={**self.keys, **variant.keys},
+            nest=None if variant.is_flat else self.nest,
+        )

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from metpipe.circuit.config_map import (
     ABSENT,
     ConfigMap,
     DimRule,
     GroupKind,
+    IntervalRule,
     KeyRule,
     LayerRule,
     LayerSource,
     ParamGroup,
     SizeCheck,
+    Variant,
 )
 from metpipe.circuit.errors import BadCircuit
 from metpipe.circuit.strict import Table, read_toml
 
 __all__ = ["parse_config_map"]
 
+MERGED = ("root", "dims", "keys", "group", "check")
+"""Tables that an included library may hold."""
 
-def parse_config_map(text: str, source: str) -> ConfigMap:
-    """Read a map; `source` names its file.
+
+def parse_config_map(
+    text: str, source: str, libraries: Mapping[str, str] | None = None
+) -> ConfigMap:
+    """Read a map; `source` names its file, `libraries` what it may include (name -> TOML text).
 
     Raises:
-        BadCircuit: a key of the file is unknown, missing or of another type.
+        BadCircuit: a key of the file is unknown, missing or of another type, a library is missing,
+            or classifies what another one or the map classifies.
     """
-    with read_toml(text, source, BadCircuit) as root:
+    with _with_libraries(read_toml(text, source, BadCircuit), libraries or {}) as root:
         root.schema(1)
         return ConfigMap(
             source=source,
@@ -42,12 +52,55 @@ def parse_config_map(text: str, source: str) -> ConfigMap:
         )
 
 
+def _with_libraries(root: Table, libraries: Mapping[str, str]) -> Table:
+    """The root table with the entries of every included library in front of its own."""
+    merged: dict[str, object] = {}
+    parts = [(name, _library(root, name, libraries)) for name in root.texts("include", ())]
+    for name, raw in (*parts, (root.where, root.raw)):
+        for key, value in raw.items():
+            if key in MERGED and key in merged:
+                merged[key] = _joined(root, name, key, merged[key], value)
+            else:
+                merged[key] = value
+    merged.pop("include", None)
+    return Table(merged, root.where, root.error)
+
+
+def _library(root: Table, name: str, libraries: Mapping[str, str]) -> dict[str, object]:
+    if name not in libraries:
+        raise root.fail(f"it includes {name!r}, and there is no keys/{name}.toml")
+    with read_toml(libraries[name], f"keys/{name}.toml", BadCircuit) as library:
+        library.schema(1)
+        return {key: library.value(key) for key in MERGED if library.has(key)}
+
+
+def _joined(root: Table, name: str, key: str, one: object, other: object) -> object:
+    if isinstance(one, list) and isinstance(other, list):
+        return [*one, *other]
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        raise root.fail(f"{name} writes {key} as another type than a library before it")
+    if twice := sorted(set(one) & set(other)):
+        raise root.fail(f"{name} has {key}.{twice[0]}, which a library before it has already")
+    return {**one, **other}
+
+
 def _layers(root: Table) -> LayerRule:
     with root.table("layers") as table:
         return LayerRule(
             count=table.text("count"),
             uniform=table.optional_text("uniform"),
             sources=tuple(_layer_source(source) for source in table.tables("source")),
+            interval=_interval(table) if table.has("interval") else None,
+        )
+
+
+def _interval(layers: Table) -> IntervalRule:
+    with layers.table("interval") as table:
+        return IntervalRule(
+            key=table.text("key"),
+            default=table.integer("default"),
+            last=table.text("last"),
+            others=table.text("others"),
         )
 
 
@@ -61,9 +114,13 @@ def _layer_source(table: Table) -> LayerSource:
         )
 
 
-def _variant(table: Table) -> tuple[dict[str, DimRule], dict[str, KeyRule]]:
+def _variant(table: Table) -> Variant:
     with table:
-        return _dims(table.table("dims")), _keys(table.table("keys"))
+        return Variant(
+            dims=_dims(table.table("dims")),
+            keys=_keys(table.table("keys")),
+            is_flat=table.boolean("flat", False),
+        )
 
 
 def _dims(table: Table) -> dict[str, DimRule]:
@@ -87,7 +144,16 @@ def _dim(name: str, dims: Table) -> DimRule:
             default=table.integer("default") if table.has("default") else None,
             or_dim=table.optional_text("or_dim"),
             or_div=(or_div[0], or_div[1]) if or_div else None,
+            share=_share(table),
+            may_be_zero=table.boolean("zero", False),
         )
+
+
+def _share(table: Table) -> tuple[str, str] | None:
+    named = table.texts("share", ())
+    if len(named) not in (0, 2):
+        raise table.fail("share must name a dim and a param")
+    return (named[0], named[1]) if named else None
 
 
 def _sizes(table: Table) -> tuple[int, ...]:
@@ -135,6 +201,8 @@ def _key(name: str, keys: Table) -> KeyRule:
                 values=values,
                 holds=_holds(table),
             )
+        if table.has("inner"):
+            return KeyRule("inner", inner_key=table.text("inner"), default=default)
         if table.has("object"):
             return KeyRule("object", inner=_keys(table.table("object")))
         required = table.value("require")

@@ -11,6 +11,7 @@ from metpipe.circuit.config_map import (
     ABSENT,
     ConfigMap,
     DimRule,
+    IntervalRule,
     KeyRule,
     LayerSource,
     ParamGroup,
@@ -45,11 +46,17 @@ def _nested(
     """The inner object that holds the keys, the outer ones being classified."""
     assert found.nest is not None
     outer = _Reader(config, found, source)
-    outer.classify(config, found.root, "", frozenset({"model_type", found.nest}))
+    passed = {key: rule for key, rule in found.keys.items() if rule.kind == "ignore"}
+    outer.classify(config, {**passed, **found.root}, "", frozenset({"model_type", found.nest}))
     inner = config.get(found.nest)
     if not isinstance(inner, Mapping):
         raise outer.fail(f"the key {found.nest!r} is missing, or no object")
-    return inner, f"{source}, {found.nest}"
+    replaced = {
+        rule.inner_key: config.get(key, rule.default)
+        for key, rule in found.root.items()
+        if rule.kind == "inner"
+    }
+    return {**inner, **replaced}, f"{source}, {found.nest}"
 
 
 @dataclass(slots=True)
@@ -70,7 +77,8 @@ class _Reader:
         dims = {rule.key for rule in self.map.dims.values() if rule.key}
         layers = self.map.layers
         listed = {key for one in layers.sources for key in (one.key, one.trailing) if key}
-        return frozenset(dims | listed | {"model_type", layers.count})
+        interval = {layers.interval.key} if layers.interval else set()
+        return frozenset(dims | listed | interval | {"model_type", layers.count})
 
     def classify(
         self,
@@ -187,12 +195,28 @@ class _Reader:
         found = [one for one in rule.sources if self.config.get(one.key) is not None]
         if len(found) > 1:
             raise self.fail(f"{found[0].key} and {found[1].key} both name layer kinds; remove one")
+        if rule.interval is not None:
+            return self._interval_kinds(rule.interval, found, count)
         if found:
             return self._listed_kinds(found[0], count)
         if rule.uniform is None:
             keys = " or ".join(one.key for one in rule.sources)
             raise self.fail(f"the key {keys} is missing; it names the kind of each layer")
         return (rule.uniform,) * count
+
+    def _interval_kinds(
+        self, rule: IntervalRule, found: list[LayerSource], count: int
+    ) -> tuple[str, ...]:
+        """As listed, or by the interval; both may be stated where they agree."""
+        stated = self.config.get(rule.key)
+        period = rule.default if stated is None else self._size(rule.key, stated)
+        kinds = rule.kinds(period, count)
+        if not found:
+            return kinds
+        listed = self._listed_kinds(found[0], count)
+        if stated is not None and listed != kinds:
+            raise self.fail(f"{found[0].key} contradicts {rule.key} = {stated}; remove one")
+        return listed
 
     def _listed_kinds(self, source: LayerSource, count: int) -> tuple[str, ...]:
         entries = self.config[source.key]
@@ -219,6 +243,8 @@ class _Reader:
     def _dim(self, rule: DimRule, dims: Mapping[str, int]) -> int:
         if rule.const is not None:
             return rule.const
+        if rule.share is not None:
+            return self._part(rule, *rule.share, dims)
         assert rule.key is not None, f"the dim {rule.name} has neither key nor const"
         value = self.config.get(rule.key)
         if rule.is_presence:
@@ -229,7 +255,16 @@ class _Reader:
             return rule.default
         return self._fallen_back(rule, dims)
 
+    def _part(self, rule: DimRule, dim: str, param: str, dims: Mapping[str, int]) -> int:
+        group, _, member = param.partition(".")
+        value = self._group(self.map.groups[group])[member] if member else self.params[group]
+        if not _is_positive(value) or not isinstance(value, int | float) or value > 1:
+            raise self.fail(f"{param} must be above 0 and at most 1, it is {json.dumps(value)}")
+        return int(dims[dim] * value)
+
     def _stated(self, rule: DimRule, key: str, value: object) -> int:
+        if rule.may_be_zero and value == 0 and value is not False:
+            return 0
         size = self._switch(key, value) if rule.is_switch else self._size(key, value)
         if rule.allowed and size not in rule.allowed:
             served = ", ".join(map(str, rule.allowed))

@@ -62,6 +62,8 @@ class NodeText:
     state: Mapping[str, str]
     unquantized: bool
     tensors: tuple[TensorText, ...]
+    stacked: str | None
+    """of an expert op: the tensor that may hold all of its modules"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,12 @@ class Description:
     draft_module: str | None = None
     draft_when: str | None = None
     draft_variant: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    module_root: Mapping[str, str] = field(default_factory=dict)
+    """switch (empty: always) -> the checkpoint module that `{M}` stands for"""
+    derived: Mapping[str, Expr] = field(default_factory=dict)
+    """dims worked out of other dims, in order"""
+    outside: tuple[str, ...] = ()
+    """globs over checkpoint tensors that no node binds by intent"""
 
     def blocks_used(self) -> frozenset[str]:
         """Every block name that a layout or a list mentions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from metpipe.circuit.builder import CircuitBuilder, Place
 from metpipe.circuit.description import Description
@@ -25,6 +26,7 @@ def instantiate(description: Description, shape: Shape, precision: Precision = B
     missing = [name for name in description.dims if name not in shape.dims]
     if missing:
         raise BadCircuit(f"{description.source}: the model's shape lacks the dim {missing[0]!r}")
+    shape = _with_derived(description, shape)
     builder = CircuitBuilder(description, shape, precision)
     for name in description.prologue:
         builder.add(name, Place(name))
@@ -37,6 +39,17 @@ def instantiate(description: Description, shape: Shape, precision: Precision = B
     for name, draft_module in _draft_blocks(description, shape):
         builder.add(name, Place(f"draft.{name}", draft_module, section="draft"))
     return builder.circuit()
+
+
+def _with_derived(description: Description, shape: Shape) -> Shape:
+    """The shape with the dims that the description works out; none may be given already."""
+    dims = dict(shape.dims)
+    for name, expression in description.derived.items():
+        where = f"{description.source}, derived {name}"
+        if name in dims:
+            raise BadCircuit(f"{where}: the model's shape gives that dim already")
+        dims[name] = expression.value(dims, where)
+    return replace(shape, dims=dims)
 
 
 def _layer_blocks(description: Description, shape: Shape, layer: int, kind: str) -> tuple[str, ...]:

@@ -65,6 +65,8 @@ class Node:
     binding_rows: tuple[int, ...] = ()
     """output rows of each bound module"""
     tensors: tuple[BoundTensor, ...] = ()
+    stacked: str | None = None
+    """of an expert op: the tensor [experts, out, k] in which some checkpoints store all modules"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +119,5 @@ class Circuit:
     params: Mapping[str, str]
     """carried from the config as JSON text"""
     states: Mapping[str, StateDecl] = field(default_factory=dict)
+    outside: tuple[str, ...] = ()
+    """globs over checkpoint tensors that belong to no node by intent: a vision tower"""

@@ -23,6 +23,7 @@ def read_library(kernels: Path) -> Library:
         maps=maps,
         circuits={name: _read(folder / name) for name in circuits},
         blocks={path.stem: _read(path) for path in sorted((folder / "blocks").glob("*.toml"))},
+        keys={path.stem: _read(path) for path in sorted((folder / "keys").glob("*.toml"))},
     )
 
 

@@ -146,8 +146,11 @@ class _Matcher:
                 return f"it is for {name} {wanted}"
         if element.weight is None and _is_quantised(node.weight_format):
             return f"it does not say that it reads weights in {node.weight_format}"
-        if node.has_bias and not _takes_bias(rule, position):
+        if node.has_bias and not _is_given(rule, f"{position}.bias"):
             return "it takes no bias, and the node has one"
+        form = node.params.get("weight_form", "plain")
+        if form != "plain" and not _is_given(rule, f"{position}.param.weight_form"):
+            return f"it takes weights as stored, and the node's weight_form is {form}"
         return self._unread_format(element, node)
 
     def _written(self, node: Node) -> str | None:
@@ -201,9 +204,11 @@ class _Matcher:
             if any(element.op == node.op for element in rule.pattern)
         ]
         listed = "; ".join(reasons[:6]) or "none names this op"
+        others = sorted({self.circuit.nodes[other].op for other in self.free} - {node.op})
+        left = f". Other ops with untaken nodes: {', '.join(others)}" if others else ""
         return Uncovered(
             f"no rule of {rules.source} takes the node {node.id} ({node.op}{role}) in mode "
-            f"{situation.mode} at {situation.rows} rows. Rules that name the op: {listed}"
+            f"{situation.mode} at {situation.rows} rows. Rules that name the op: {listed}{left}"
         )
 
     def _reason(self, rule: Rule, node: Node) -> str:
@@ -225,11 +230,10 @@ def _is_quantised(spelling: str | None) -> bool:
     return spelling is not None and parse_format(spelling).is_quantised
 
 
-def _takes_bias(rule: Rule, position: int) -> bool:
-    """Whether a rule gives an element's bias to a kernel. A rule without any args is not judged."""
+def _is_given(rule: Rule, wanted: str) -> bool:
+    """Whether a kernel of a rule gets this argument. A rule without any args is not judged."""
     args = [source for kernel in rule.kernels for source in kernel.args.values()]
     args += [
         source for run in rule.runs for kernel, _ in run.launches for source in kernel.args.values()
     ]
-    wanted = f"{position}.bias"
     return not args or any(wanted in sources_in(source) for source in args)

@@ -29,9 +29,13 @@ class Library:
 
     @classmethod
     def parse(
-        cls, maps: Mapping[str, str], circuits: Mapping[str, str], blocks: Mapping[str, str]
+        cls,
+        maps: Mapping[str, str],
+        circuits: Mapping[str, str],
+        blocks: Mapping[str, str],
+        keys: Mapping[str, str] | None = None,
     ) -> Library:
-        """Read file texts: maps and circuits by file name, blocks by library name.
+        """Read file texts: maps and circuits by file name, blocks and keys by library name.
 
         Raises:
             BadCircuit: a text does not follow its schema, or a map has no circuit.
@@ -42,7 +46,7 @@ class Library:
             used = {name: blocks[name] for name in wanted if name in blocks}
             description = parse_circuit(text, source, used)
             descriptions[description.arch] = description
-        parsed = tuple(parse_config_map(text, source) for source, text in maps.items())
+        parsed = tuple(parse_config_map(text, source, keys) for source, text in maps.items())
         for config_map in parsed:
             if config_map.arch not in descriptions:
                 raise BadCircuit(f"{config_map.source}: no circuit has arch {config_map.arch!r}")

@@ -15,11 +15,13 @@ from metpipe.circuit.precision import Precision
 from metpipe.circuit.vocabulary import OPS
 
 __all__ = [
+    "Modules",
     "Shape",
     "node_binding",
     "node_binding_rows",
     "node_has_bias",
     "node_params",
+    "node_stacked",
     "node_tensors",
     "node_weight_format",
 ]
@@ -36,21 +38,51 @@ class Shape:
     params: Mapping[str, str] = field(default_factory=dict)
 
 
-def node_binding(text: NodeText, shape: Shape, module: str | None) -> tuple[str, ...]:
-    """The checkpoint modules of a node, `{L}` replaced by its layer's module."""
-    modules = text.binding
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """What `{M}` (the model's module) and `{L}` (a layer's) stand for in checkpoint names."""
+
+    root: str | None
+    layer: str | None
+
+    def within(self, pattern: str, where: str) -> str:
+        """The pattern with both filled in."""
+        for mark, module, owner in (("{L}", self.layer, "layer"), ("{M}", self.root, "model")):
+            if mark not in pattern:
+                continue
+            if module is None:
+                raise BadCircuit(
+                    f"{where}: {pattern!r} needs a {owner}'s module, and there is none"
+                )
+            pattern = pattern.replace(mark, module)
+        return pattern
+
+
+def node_binding(text: NodeText, shape: Shape, modules: Modules) -> tuple[str, ...]:
+    """The checkpoint modules of a node."""
+    patterns = text.binding
     for switch, replacement in text.binding_when.items():
         if holds(switch, shape.dims, text.where):
-            modules = replacement
-    return tuple(_within(pattern, text, module) for pattern in modules)
+            patterns = replacement
+    return tuple(modules.within(pattern, text.where) for pattern in patterns)
 
 
-def node_tensors(text: NodeText, shape: Shape, module: str | None) -> tuple[BoundTensor, ...]:
+def node_stacked(text: NodeText, modules: Modules) -> str | None:
+    """The tensor in which a checkpoint may store all experts of the node."""
+    if text.stacked is None:
+        return None
+    op = OPS.get(text.op)
+    if op is None or not op.per_expert:
+        raise BadCircuit(f"{text.where}: stacked is for the ops of experts, and it is a {text.op}")
+    return modules.within(text.stacked, text.where)
+
+
+def node_tensors(text: NodeText, shape: Shape, modules: Modules) -> tuple[BoundTensor, ...]:
     """The small tensors that a node reads beside its weight."""
     return tuple(
         BoundTensor(
             tensor.id,
-            _within(tensor.tensor, text, module),
+            modules.within(tensor.tensor, text.where),
             tuple(axis.value(shape.dims, text.where) for axis in tensor.shape),
         )
         for tensor in text.tensors
@@ -116,11 +148,3 @@ def _filled(value: str, text: NodeText, shape: Shape) -> str:
         )
 
     return PLACEHOLDER.sub(replace, value)
-
-
-def _within(pattern: str, text: NodeText, module: str | None) -> str:
-    if "{L}" not in pattern:
-        return pattern
-    if module is None:
-        raise BadCircuit(f"{text.where}: {pattern!r} needs a layer's module, and it is in none")
-    return pattern.replace("{L}", module)

@@ -34,6 +34,8 @@ class Op:
     """none | matrix (precision is asked) | table | vector | tensors"""
     heavy: bool = False
     """opaque: fused only at its edges"""
+    per_expert: bool = False
+    """its matrix exists once per expert; modules are bound with `*` for the expert's number"""
     widths: str = "free"
     """free | same (all edges as wide) | halves (reads gate||up, writes half)"""
 
@@ -74,8 +76,8 @@ OPS: dict[str, Op] = {
     "state_snapshot": _op(1, 0),
     "router": _op(1, 1, weight="matrix", heavy=True),
     "top_k": _op(1, 2, weight="tensors"),
-    "expert_gate_up": _op(2, 1, weight="matrix", heavy=True),
-    "expert_down": _op(2, 1, weight="matrix", heavy=True),
+    "expert_gate_up": _op(2, 1, weight="matrix", heavy=True, per_expert=True),
+    "expert_down": _op(2, 1, weight="matrix", heavy=True, per_expert=True),
     "blend": Op((2, 4), (1, 1)),
     "ep_reduce": _op(1, 1, widths="same"),
     "lm_head": _op(1, 1, weight="matrix", heavy=True),

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from fnmatch import fnmatchcase
 
 from metpipe.circuit.ir import Circuit, Node
 from metpipe.circuit.vocabulary import OPS
 
-__all__ = ["node_weight_shapes", "weight_matrix"]
+__all__ = ["is_outside", "node_weight_shapes", "weight_matrix"]
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+NOTHING: frozenset[str] = frozenset()
 
 
-def node_weight_shapes(circuit: Circuit, node: Node) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def node_weight_shapes(circuit: Circuit, node: Node, stored: Container[str] = NOTHING) -> Shapes:
     """(tensor name, shape) of every tensor the node reads: weights, then biases, then extra ones.
 
-    A module `experts.*.up` stands for each of the `experts` modules.
+    A module `experts.*.up` stands for each of the `experts` modules: expert by expert, within
+    each the modules in their order, [out, k] each. A checkpoint that keeps them in one tensor
+    [experts, out, k] is recognised by its tensor names, `stored`; the bytes are the same.
     """
     listed: list[tuple[str, tuple[int, ...]]] = []
-    for module, rows in zip(node.binding, node.binding_rows, strict=True):
-        for name in _expanded(circuit, module):
-            listed.append((f"{name}.weight", _weight_shape(circuit, node, rows)))
+    if node.stacked is not None and node.stacked in stored:
+        listed.append((node.stacked, (circuit.dims["experts"], *weight_matrix(circuit, node))))
+    else:
+        listed += _modules(circuit, node)
     if node.has_bias:
         for module, rows in zip(node.binding, node.binding_rows, strict=True):
-            listed += [(f"{name}.bias", (rows,)) for name in _expanded(circuit, module)]
+            listed.append((f"{module}.bias", (rows,)))
     return (*listed, *((tensor.name, tensor.shape) for tensor in node.tensors))
 
 
 def weight_matrix(circuit: Circuit, node: Node) -> tuple[int, int]:
     """(out, k) of the node's matrix, all its modules together (one expert of an expert op)."""
     return sum(node.binding_rows), circuit.edges[node.inputs[0]].dim
+
+
+def is_outside(circuit: Circuit, tensor: str) -> bool:
+    """Whether no node binds a tensor of the checkpoint by intent, as those of a vision tower."""
+    return any(fnmatchcase(tensor, pattern) for pattern in circuit.outside)
+
+
+def _modules(circuit: Circuit, node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
+    numbers = range(circuit.dims["experts"]) if OPS[node.op].per_expert else (None,)
+    for number in numbers:
+        for module, rows in zip(node.binding, node.binding_rows, strict=True):
+            name = module if number is None else module.replace(".*.", f".{number}.")
+            yield f"{name}.weight", _weight_shape(circuit, node, rows)
 
 
 def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
@@ -37,13 +57,6 @@ def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
         case "matrix":
             return (rows, circuit.edges[node.inputs[0]].dim)
         case "vector" if node.params.get("scope") == "head":
-            return (circuit.dims["head_dim"],)
+            # A head is the attention's unless the node states its own.
+            return (int(node.params.get("head_dim", circuit.dims["head_dim"])),)
     return (rows,)
-
-
-def _expanded(circuit: Circuit, module: str) -> Iterator[str]:
-    if ".*." not in module:
-        yield module
-        return
-    for expert in range(circuit.dims["experts"]):
-        yield module.replace(".*.", f".{expert}.")
