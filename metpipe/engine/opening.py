@@ -17,6 +17,7 @@ from metpipe.engine.checkpoints import (
 from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.model import Model, PoolSizes, allocate_states, allocate_step, pool_shapes
 from metpipe.engine.pools import SequencePool
+from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.engine.step_inputs import step_bytes, table_columns
 from metpipe.engine.weights import load_weights, weight_shapes
 from metpipe.errors import ConfigError
@@ -61,6 +62,7 @@ def open_model(
     Raises:
         ConfigError: a tensor is missing or misshapen, or this machine has too little memory.
     """
+    _refuse_unexecuted(circuit, checkpoint.source)
     sets.builtin.functions["environment.check_environment"]()
     shapes = weight_shapes(circuit)
     _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
@@ -82,6 +84,14 @@ def open_model(
         sizes=sizes,
         allocator=allocator,
     )
+
+
+def _refuse_unexecuted(circuit: Circuit, source: str) -> None:
+    if circuit.arch not in LEGACY_FAMILIES:
+        raise ConfigError(
+            f"{source}: the family {circuit.arch} is not executed by this version, which has "
+            f"forwards for {', '.join(LEGACY_FAMILIES)}; plan its memory with pipeline=memory"
+        )
 
 
 def _refuse_unread_biases(

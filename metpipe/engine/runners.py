@@ -30,7 +30,7 @@ from metpipe.errors import ConfigError
 if TYPE_CHECKING:
     from metpipe.engine.model import Model
 
-__all__ = ["CircuitRunner", "LegacyRunner", "check_select"]
+__all__ = ["LEGACY_FAMILIES", "CircuitRunner", "LegacyRunner", "check_select"]
 
 LEGACY_FAMILIES = {"dense_gqa": DenseLegacy}
 """circuit arch -> its hand-written forward"""
@@ -40,11 +40,6 @@ class LegacyRunner:
     """Binds the family's hand-written forward, always on the built-in kernel set."""
 
     def __init__(self, model: Model) -> None:
-        if model.circuit.arch not in LEGACY_FAMILIES:
-            raise ConfigError(
-                f"model {model.name}: the family {model.circuit.arch} has no legacy forward here; "
-                f"those with one: {', '.join(LEGACY_FAMILIES)}"
-            )
         self._kernels = model.sets.builtin
         self._launched: list[str] = []
         shape = DenseShape.from_config(model.config)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from metpipe.engine.checkpoints import ModelSource, open_checkpoint
+from metpipe.engine.kernel_sets import open_kernel_sets
+from metpipe.engine.opening import circuit_of, open_model
 from metpipe.errors import ConfigError
-from tests.engine.opened import opened
+from tests.engine.opened import CONFIG, SIZES, opened
 
 
 def test_pools_beyond_this_machine_s_memory_are_refused_with_what_they_need():
@@ -18,3 +23,13 @@ def test_so_are_tables_for_a_sequence_that_no_machine_holds():
     # 10^12 tokens: 64 rows of 62.5 * 10^9 block numbers, and 12 angles a token
     with pytest.raises(ConfigError, match=r"serve\.max_seq_len=10{12}: .* need 372529\.\d\d GiB"):
         opened(max_seq_len=10**12)
+
+
+def test_a_family_that_only_plans_know_is_refused_before_its_weights_are_read():
+    config = dict(CONFIG, model_type="qwen3_5_text")
+    circuit = replace(circuit_of(CONFIG, "config.json"), arch="qwen3_5")
+    checkpoint = open_checkpoint(
+        ModelSource(name="hybrid", config=config), shapes_of=lambda _: {"x": (1,)}
+    )
+    with pytest.raises(ConfigError, match="the family qwen3_5 is not executed .*dense_gqa"):
+        open_model(checkpoint, circuit, open_kernel_sets("cpu", None), SIZES)
