@@ -26,8 +26,9 @@ from .memory import (
     put_f32,
     put_f32x16,
 )
+from .norm import sum_of_squares_f32
 from .scalar import rsqrt, silu
-from .simd import LANES, add, fma, hsum, mul, splat, zero
+from .simd import LANES, add, fma, mul, splat
 
 __all__ = ["conv1d_update", "conv_l2_norm", "l2_norm"]
 
@@ -43,7 +44,7 @@ def fill_nan(y, low, high):
 
 
 @device
-def conv_channels(x, weight, window, y, low, high):
+def conv_channels(x, taps, window, y, low, high):
     """One row's channels low..high-1: the input enters the window, the taps are summed, SiLU."""
     for channel in range(low, high):
         at = TAPS * channel
@@ -55,10 +56,10 @@ def conv_channels(x, weight, window, y, low, high):
         put_f32(window, at + 1, older)
         put_f32(window, at + 2, last)
         put_f32(window, at + 3, new)
-        total = mul(oldest, load1(weight, at))
-        total = fma(older, load1(weight, at + 1), total)
-        total = fma(last, load1(weight, at + 2), total)
-        put_f32(y, channel, fma(new, load1(weight, at + 3), total))
+        total = mul(oldest, load1(taps, at))
+        total = fma(older, load1(taps, at + 1), total)
+        total = fma(last, load1(taps, at + 2), total)
+        put_f32(y, channel, fma(new, load1(taps, at + 3), total))
     whole = low + (high - low) // LANES * LANES
     for i in range(low, whole, LANES):
         put_f32x16(y, i, silu(load_f32x16(y, i)))
@@ -69,17 +70,7 @@ def conv_channels(x, weight, window, y, low, high):
 @device
 def l2_norm_head(x, y, dim, eps):
     """One head of float32, x to y, which may be x."""
-    a = zero()
-    b = zero()
-    whole = dim - dim % (2 * LANES)
-    for i in range(0, whole, 2 * LANES):
-        first = load_f32x16(x, i)
-        second = load_f32x16(x, i + LANES)
-        a = fma(first, first, a)
-        b = fma(second, second, b)
-    total = hsum(add(a, b))
-    for i in range(whole, dim):
-        total = fma(load_f32(x, i), load_f32(x, i), total)
+    total = sum_of_squares_f32(x, dim)
     inverse = rsqrt(add(total, eps))
     lanes = splat(inverse)
     whole = dim - dim % LANES
@@ -93,7 +84,7 @@ def l2_norm_head(x, y, dim, eps):
 def _conv1d_update(arguments, chunk, chunks):
     """With a head_dim, the first `heads` heads of it are normed; a chunk has whole heads then."""
     x = load_i64(arguments, 0)
-    weight = load_i64(arguments, 1)
+    taps = load_i64(arguments, 1)
     conv = load_i64(arguments, 2)
     slots = load_i64(arguments, 3)
     y = load_i64(arguments, 4)
@@ -112,7 +103,7 @@ def _conv1d_update(arguments, chunk, chunks):
         out = y + 4 * row * channels
         if 0 <= slot < slot_count:
             window = conv + 4 * TAPS * slot * channels
-            conv_channels(x + 2 * row * width, weight, window, out, low, high)
+            conv_channels(x + 2 * row * width, taps, window, out, low, high)
             for at in range(low, min(high, heads * unit), unit):
                 l2_norm_head(out + 4 * at, out + 4 * at, unit, eps)
         else:
@@ -140,39 +131,39 @@ def _l2_norm(arguments, chunk, chunks):
 def conv1d_update(
     *,
     x: torch.Tensor,
-    weight: torch.Tensor,
+    taps: torch.Tensor,
     conv: torch.Tensor,
     slots: torch.Tensor,
     y: torch.Tensor,
 ) -> Launch:
     """Four causal taps and SiLU over the first channels of x, each row through its slot's window.
 
-    x: bf16 [rows, at least channels]; weight: bf16 [channels, 4] (or [channels, 1, 4]); conv: f32
+    x: bf16 [rows, at least channels]; taps: bf16 [channels, 4] (or [channels, 1, 4]); conv: f32
     [slots, channels * 4]; slots: i32 [rows]; y: f32 [rows, channels]. A row whose slot is outside
     conv gives NaN and changes no window.
     """
-    return _bind_conv(x, weight, conv, slots, y, 0, LANES, 0.0)
+    return _bind_conv(x, taps, conv, slots, y, 0, LANES, 0.0)
 
 
 def conv_l2_norm(
     *,
     x: torch.Tensor,
-    weight: torch.Tensor,
+    taps: torch.Tensor,
     conv: torch.Tensor,
     slots: torch.Tensor,
     y: torch.Tensor,
-    heads: int,
-    head_dim: int,
+    k_heads: int,
+    k_dim: int,
     eps: float,
 ) -> Launch:
     """`conv1d_update`, then `l2_norm`: only y and the windows are written."""
-    _check_heads(y.shape[-1], heads, head_dim)
-    return _bind_conv(x, weight, conv, slots, y, heads, head_dim, eps)
+    _check_heads(y.shape[-1], k_heads, k_dim)
+    return _bind_conv(x, taps, conv, slots, y, 2 * k_heads, k_dim, eps)
 
 
 def _bind_conv(
     x: torch.Tensor,
-    weight: torch.Tensor,
+    taps: torch.Tensor,
     conv: torch.Tensor,
     slots: torch.Tensor,
     y: torch.Tensor,
@@ -185,11 +176,11 @@ def _bind_conv(
     slot_count = matrix("conv", conv)[0]
     if width < channels:
         raise ValueError(f"x has {width} columns: fewer than y's {channels}")
-    taps = (channels, 1, TAPS) if weight.dim() == 3 else (channels, TAPS)
-    disjoint({"conv": conv, "y": y}, {"x": x, "weight": weight, "slots": slots})
+    shape = (channels, 1, TAPS) if taps.dim() == 3 else (channels, TAPS)
+    disjoint({"conv": conv, "y": y}, {"x": x, "taps": taps, "slots": slots})
     arguments = (
         bf16("x", x, (rows, width)),
-        bf16("weight", weight, taps),
+        bf16("taps", taps, shape),
         f32("conv", conv, (slot_count, TAPS * channels)),
         i32("slots", slots, (rows,)),
         f32("y", y, (rows, channels)),
@@ -201,29 +192,31 @@ def _bind_conv(
         heads,
         float(eps),
     )
-    return bind(_conv1d_update, arguments, (x, weight, conv, slots, y), 64 * rows * channels)
+    return bind(_conv1d_update, arguments, (x, taps, conv, slots, y), 64 * rows * channels)
 
 
-def l2_norm(*, x: torch.Tensor, y: torch.Tensor, heads: int, head_dim: int, eps: float) -> Launch:
-    """The first `heads` heads of each row of x, over their L2 norms; the other columns are copied.
+def l2_norm(*, x: torch.Tensor, y: torch.Tensor, k_heads: int, k_dim: int, eps: float) -> Launch:
+    """Each q and k head of a row over its L2 norm; the columns behind them are copied.
 
-    x, y: f32 [rows, columns], q heads, then k heads, each of head_dim, then what is copied.
+    x, y: f32 [rows, columns]: k_heads heads of q, as many of k, each of k_dim, then the others.
     """
     rows, channels = matrix("x", x)
-    _check_heads(channels, heads, head_dim)
+    _check_heads(channels, k_heads, k_dim)
     disjoint({"y": y}, {"x": x})
     arguments = (
         f32("x", x, (rows, channels)),
         f32("y", y, (rows, channels)),
         rows,
         channels,
-        heads,
-        head_dim,
+        2 * k_heads,
+        k_dim,
         float(eps),
     )
     return bind(_l2_norm, arguments, (x, y), 8 * rows * channels)
 
 
-def _check_heads(channels: int, heads: int, head_dim: int) -> None:
-    if heads * head_dim > channels:
-        raise ValueError(f"{heads} heads of {head_dim} are more than the {channels} columns")
+def _check_heads(channels: int, k_heads: int, k_dim: int) -> None:
+    if 2 * k_heads * k_dim > channels:
+        raise ValueError(
+            f"{k_heads} heads of {k_dim} for q and for k are more than the {channels} columns"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import device
-from .memory import load_f32, load_f32x16, put_f32, put_f32x16, store1, store16
+from .memory import load_f32, load_f32x16, put_f32, put_f32x16
 from .scalar import exp
 from .simd import LANES, fma, mul, splat, sub, zero
 
@@ -47,10 +47,10 @@ def _columns_64(state, q, k, v, y, keep, beta, scale, dk, dv, j):
         y1 = fma(s1, query, y1)
         y2 = fma(s2, query, y2)
         y3 = fma(s3, query, y3)
-    store16(y, j, y0)
-    store16(y, j + LANES, y1)
-    store16(y, j + 2 * LANES, y2)
-    store16(y, j + 3 * LANES, y3)
+    put_f32x16(y, j, y0)
+    put_f32x16(y, j + LANES, y1)
+    put_f32x16(y, j + 2 * LANES, y2)
+    put_f32x16(y, j + 3 * LANES, y3)
 
 
 @device
@@ -66,7 +66,7 @@ def _columns_16(state, q, k, v, y, keep, beta, scale, dk, dv, j):
         s = fma(splat(load_f32(k, i)), d, mul(load_f32x16(state, at), kept))
         put_f32x16(state, at, s)
         total = fma(s, splat(mul(load_f32(q, i), scale)), total)
-    store16(y, j, total)
+    put_f32x16(y, j, total)
 
 
 @device
@@ -81,12 +81,12 @@ def _column(state, q, k, v, y, keep, beta, scale, dk, dv, j):
         s = fma(load_f32(k, i), d, mul(load_f32(state, at), keep))
         put_f32(state, at, s)
         total = fma(s, mul(load_f32(q, i), scale), total)
-    store1(y, j, total)
+    put_f32(y, j, total)
 
 
 @device
 def delta_head(state, q, k, v, y, decay, beta, scale, dk, dv):
-    """One head of one row: its state [dk, dv] is updated, y [dv] of bf16 is written."""
+    """One head of one row: its state [dk, dv] is updated, y [dv] is written."""
     keep = exp(decay)
     blocks = dv - dv % BLOCK
     whole = dv - dv % LANES

@@ -13,11 +13,11 @@ from .check import bf16, disjoint, f32, matrix
 from .dot import dot
 from .jit import device, kernel
 from .launch import Launch, bind
-from .memory import copy_bytes, load1, load16, load_i64, put_f32, store1, store16
+from .memory import load1, load16, load_i64, put_f32, store1, store16
 from .scalar import decay1, sigmoid, sigmoid_mul1
 from .simd import LANES, round_bf16
 
-__all__ = ["gdn_gates", "linear_gates", "sigmoid_gate_mul", "split_gate"]
+__all__ = ["gdn_gates", "linear_gates", "sigmoid_gate_mul"]
 
 
 @device
@@ -75,18 +75,6 @@ def _sigmoid_gate_mul(arguments, chunk, chunks):
         store16(y, i, sigmoid_mul1(load16(gate, i), load16(x, i)))
     for i in range(whole, high):
         store1(y, i, sigmoid_mul1(load1(gate, i), load1(x, i)))
-
-
-@kernel
-def _split_gate(arguments, chunk, chunks):
-    both = load_i64(arguments, 0)
-    q = load_i64(arguments, 1)
-    gate = load_i64(arguments, 2)
-    heads = load_i64(arguments, 3)
-    size = 2 * load_i64(arguments, 4)
-    for head in range(chunk * heads // chunks, (chunk + 1) * heads // chunks):
-        copy_bytes(q + head * size, both + 2 * head * size, size)
-        copy_bytes(gate + head * size, both + (2 * head + 1) * size, size)
 
 
 def gdn_gates(
@@ -154,24 +142,3 @@ def sigmoid_gate_mul(*, x: torch.Tensor, gate: torch.Tensor, y: torch.Tensor) ->
         rows * dim,
     )
     return bind(_sigmoid_gate_mul, arguments, (x, gate, y), 32 * rows * dim)
-
-
-def split_gate(
-    *, q_gate: torch.Tensor, q: torch.Tensor, gate: torch.Tensor, head_dim: int
-) -> Launch:
-    """Splits q_gate [rows, heads * 2 head_dim], each head's q||gate, into q and gate; bf16.
-
-    q, gate: [rows, heads * head_dim].
-    """
-    rows, dim = matrix("q", q)
-    if dim % head_dim:
-        raise ValueError(f"q has {dim} columns: not whole heads of {head_dim}")
-    disjoint({"q": q, "gate": gate}, {"q_gate": q_gate})
-    arguments = (
-        bf16("q_gate", q_gate, (rows, 2 * dim)),
-        bf16("q", q, (rows, dim)),
-        bf16("gate", gate, (rows, dim)),
-        rows * (dim // head_dim),
-        head_dim,
-    )
-    return bind(_split_gate, arguments, (q_gate, q, gate), 4 * rows * dim)

@@ -13,7 +13,18 @@ import torch
 from .check import bf16, disjoint, matrix
 from .jit import device, kernel
 from .launch import Launch, bind
-from .memory import even, load1, load16, load_i64, load_number, odd, store1, store16
+from .memory import (
+    even,
+    load1,
+    load16,
+    load_f32,
+    load_f32x16,
+    load_i64,
+    load_number,
+    odd,
+    store1,
+    store16,
+)
 from .scalar import add1, normed1, normed_one_plus1, rsqrt
 from .simd import LANES, add, div, fma, hsum, like, splat, zero
 
@@ -36,6 +47,23 @@ def sum_of_squares(x, dim):
     total = hsum(add(a, b))
     for i in range(whole, dim):
         total = fma(load1(x, i), load1(x, i), total)
+    return total
+
+
+@device
+def sum_of_squares_f32(x, dim):
+    """Sum of squares of float32 elements 0..dim-1, sixteen lanes a step in turn to two sums."""
+    a = zero()
+    b = zero()
+    whole = dim - dim % 32
+    for i in range(0, whole, 32):
+        first = load_f32x16(x, i)
+        second = load_f32x16(x, i + LANES)
+        a = fma(first, first, a)
+        b = fma(second, second, b)
+    total = hsum(add(a, b))
+    for i in range(whole, dim):
+        total = fma(load_f32(x, i), load_f32(x, i), total)
     return total
 
 

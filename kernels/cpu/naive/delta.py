@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .gated_norm import gated_rms_norm
-from .rounding import bf16, wide
+from .rounding import wide
 
 __all__ = ["gdn_recurrence", "recurrence_norm"]
 
@@ -17,14 +17,15 @@ def gdn_recurrence(
     beta: torch.Tensor,
     h: torch.Tensor,
     slots: torch.Tensor,
-    key_heads: int,
-    key_dim: int,
+    k_heads: int,
+    k_dim: int,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, new states), row after row: S e^decay, then S + k (beta (v - S^T k))^T, then S^T q."""
     heads = decay.shape[1]
-    dk, dv, group = key_dim, h.shape[1] // heads // key_dim, heads // key_heads
+    dk, dv, group = k_dim, h.shape[1] // heads // k_dim, heads // k_heads
     state = wide(h).view(len(h), heads, dk, dv).clone()
-    sizes = (key_heads * dk, key_heads * dk, heads * dv)
+    sizes = (k_heads * dk, k_heads * dk, heads * dv)
     q, k, v = (part.unflatten(-1, (-1, dim)) for part, dim in zip(
         wide(qkv).split(sizes, dim=-1), (dk, dk, dv), strict=True
     ))  # fmt: skip
@@ -35,8 +36,8 @@ def gdn_recurrence(
         error = v[row] - torch.einsum("hkv,hk->hv", old, k[row])
         new = old + torch.einsum("hk,hv->hkv", k[row], wide(beta)[row][:, None] * error)
         state[slot] = new
-        rows.append(torch.einsum("hkv,hk->hv", new, q[row] * dk**-0.5).flatten())
-    return bf16(torch.stack(rows)), state.flatten(1).float()
+        rows.append(torch.einsum("hkv,hk->hv", new, q[row] * scale).flatten())
+    return torch.stack(rows).float(), state.flatten(1).float()
 
 
 def recurrence_norm(
@@ -48,12 +49,15 @@ def recurrence_norm(
     slots: torch.Tensor,
     weight: torch.Tensor,
     gate: torch.Tensor,
-    key_heads: int,
-    key_dim: int,
+    gate_offset: int,
+    k_heads: int,
+    k_dim: int,
+    scale: float,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(gated norm of y, new states)."""
     core, state = gdn_recurrence(
-        qkv=qkv, decay=decay, beta=beta, h=h, slots=slots, key_heads=key_heads, key_dim=key_dim
+        qkv=qkv, decay=decay, beta=beta, h=h, slots=slots, k_heads=k_heads, k_dim=k_dim, scale=scale
     )
-    return gated_rms_norm(x=core, weight=weight, gate=gate, eps=eps), state
+    normed = gated_rms_norm(x=core, weight=weight, gate=gate, gate_offset=gate_offset, eps=eps)
+    return normed, state

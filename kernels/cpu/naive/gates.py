@@ -7,7 +7,7 @@ import torch
 from .linear import linear
 from .rounding import bf16, wide
 
-__all__ = ["gdn_gates", "linear_gates", "sigmoid_gate_mul", "split_gate"]
+__all__ = ["gdn_gates", "linear_gates", "sigmoid_gate_mul"]
 
 
 def gdn_gates(
@@ -30,9 +30,3 @@ def linear_gates(
 def sigmoid_gate_mul(*, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     """bf16(x * bf16(sigmoid(gate)))."""
     return bf16(wide(x) * wide(bf16(wide(gate).sigmoid())))
-
-
-def split_gate(*, q_gate: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(q, gate), which lie head by head one after the other."""
-    heads = q_gate.unflatten(-1, (-1, 2, head_dim))
-    return heads[..., 0, :].flatten(-2), heads[..., 1, :].flatten(-2)

@@ -15,7 +15,7 @@ GUARD_F32 = 0x7F812345  # a signalling NaN that no kernel makes: the canonical o
 class Layer:
     """Head counts and dims of a layer; `slots` states, of which the last is the dummy one."""
 
-    key_heads: int
+    k_heads: int
     heads: int
     dk: int
     dv: int
@@ -24,7 +24,7 @@ class Layer:
 
     @property
     def channels(self) -> int:
-        return 2 * self.key_heads * self.dk + self.heads * self.dv
+        return 2 * self.k_heads * self.dk + self.heads * self.dv
 
     @property
     def width(self) -> int:
@@ -35,12 +35,12 @@ class Layer:
 
     def conv(self) -> dict[str, torch.Tensor]:
         return {
-            "weight": make("normal", 42, self.channels, 4),
+            "taps": make("normal", 42, self.channels, 1, 4),
             "conv": make("normal", 43, self.slots, 4 * self.channels).float(),
         }
 
     def norm(self) -> dict[str, int | float]:
-        return {"heads": 2 * self.key_heads, "head_dim": self.dk, "eps": 1e-6}
+        return {"k_heads": self.k_heads, "k_dim": self.dk, "eps": 1e-6}
 
     def gates(self) -> dict[str, torch.Tensor]:
         return {"a_log": make("normal", 44, self.heads), "dt_bias": make("normal", 45, self.heads)}
@@ -48,17 +48,27 @@ class Layer:
     def qkv(self, rows: int) -> torch.Tensor:
         """float32, q and k about as long as they are after their norms."""
         x = make(self.kind, 46, rows, self.channels).float()
-        x[:, : 2 * self.key_heads * self.dk] *= self.dk**-0.5
+        x[:, : 2 * self.k_heads * self.dk] *= self.dk**-0.5
         return x * (1 + 2.0**-11)  # not a bf16 value
 
-    def recurrence(self, rows: int) -> dict[str, torch.Tensor | int]:
+    def recurrence(self, rows: int) -> dict[str, torch.Tensor | float]:
         seed = torch.Generator().manual_seed(47)
         return {
             "qkv": self.qkv(rows),
             "decay": -torch.rand(rows, self.heads, generator=seed) * 2,
             "beta": torch.rand(rows, self.heads, generator=seed),
-            "key_heads": self.key_heads,
-            "key_dim": self.dk,
+            "k_heads": self.k_heads,
+            "k_dim": self.dk,
+            "scale": self.dk**-0.5,
+        }
+
+    def gated(self, rows: int) -> dict[str, torch.Tensor | float]:
+        """Weight and gate of the norm behind the recurrence."""
+        return {
+            "weight": make("normal", 49, self.dv),
+            "gate": self.qkvz(rows),
+            "gate_offset": self.channels,
+            "eps": 1e-6,
         }
 
     def states(self) -> torch.Tensor:
@@ -67,11 +77,11 @@ class Layer:
 
 
 LAYERS = (
-    Layer(key_heads=2, heads=4, dk=32, dv=64),
-    Layer(key_heads=1, heads=3, dk=7, dv=19),
-    Layer(key_heads=3, heads=3, dk=67, dv=100),
-    Layer(key_heads=1, heads=2, dk=1, dv=1),
-    Layer(key_heads=2, heads=2, dk=40, dv=161),
+    Layer(k_heads=2, heads=4, dk=32, dv=64),
+    Layer(k_heads=1, heads=3, dk=7, dv=19),
+    Layer(k_heads=3, heads=3, dk=67, dv=100),
+    Layer(k_heads=1, heads=2, dk=1, dv=1),
+    Layer(k_heads=2, heads=2, dk=40, dv=161),
 )
 
 
@@ -106,3 +116,53 @@ class guarded_f32:
         assert bool((raw[-MARGIN:] == GUARD_F32).all()), "wrote past its output"
         assert not bool((bits32(self.tensor) == GUARD_F32).any()), "left a hole in its output"
         return self.tensor
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A feed-forward of routed experts and a shared one."""
+
+    hidden: int
+    inter: int
+    shared_inter: int
+    experts: int
+    count: int
+    kind: str = "normal"
+
+    def x(self, rows: int) -> torch.Tensor:
+        return make(self.kind, 61, rows, self.hidden)
+
+    def chosen(self, rows: int) -> dict[str, torch.Tensor]:
+        """ids, each choice of a row another expert, and their weights."""
+        seed = torch.Generator().manual_seed(62)
+        order = torch.rand(rows, self.experts, generator=seed).argsort(-1)[:, : self.count]
+        weights = torch.rand(rows, self.count, generator=seed) + 0.1
+        return {"ids": order.int().contiguous(), "weights": weights / weights.sum(-1, True)}
+
+    def router(self) -> torch.Tensor:
+        return make("cancelling", 63, self.experts, self.hidden)
+
+    def gate_up(self) -> torch.Tensor:
+        return make("cancelling", 64, self.experts, 2 * self.inter, self.hidden)
+
+    def down(self) -> torch.Tensor:
+        return make("cancelling", 65, self.experts, self.hidden, self.inter)
+
+    def act(self, rows: int) -> torch.Tensor:
+        return make(self.kind, 66, rows * self.count, self.inter)
+
+    def shared(self, rows: int) -> dict[str, torch.Tensor]:
+        return {
+            "shared_x": make(self.kind, 67, rows, self.shared_inter),
+            "shared_weight": make("cancelling", 68, self.hidden, self.shared_inter),
+            "gate_x": self.x(rows),
+            "gate_weight": make("normal", 69, 1, self.hidden),
+        }
+
+
+EXPERTS = (
+    Experts(hidden=64, inter=32, shared_inter=48, experts=16, count=4),
+    Experts(hidden=67, inter=37, shared_inter=19, experts=13, count=3),
+    Experts(hidden=100, inter=33, shared_inter=67, experts=40, count=8),
+    Experts(hidden=33, inter=5, shared_inter=1, experts=1, count=1),
+)
