@@ -15,7 +15,17 @@ from .experts import expert_count
 from .jit import device, kernel
 from .launch import Launch, bind
 from .linear import chunk_start
-from .memory import load1, load16, load_f32, load_i32, load_i64, stack_f32, store1, store16, store_f32
+from .memory import (
+    load1,
+    load16,
+    load_f32,
+    load_i32,
+    load_i64,
+    stack_f32,
+    store1,
+    store16,
+    store_f32,
+)
 from .scalar import sigmoid
 from .simd import LANES, fma, round_bf16, splat, zero
 
@@ -43,7 +53,9 @@ def _blend(arguments, chunk, chunks):
         for i in range(0, whole, LANES):
             total = zero()
             for choice in range(row * count, (row + 1) * count):
-                total = fma(splat(load_f32(weights, choice)), load16(rows_in, choice * dim + i), total)
+                total = fma(
+                    splat(load_f32(weights, choice)), load16(rows_in, choice * dim + i), total
+                )
             total = fma(splat(open_), load16(shared, row * dim + i), total)
             store16(y, row * dim + i, total)
         for i in range(whole, dim):
@@ -65,7 +77,12 @@ def _products(weight, x, k, column, n_tile):
 
 @device
 def _add_scaled(scale, t, a):
-    return fma(scale, t[0], a[0]), fma(scale, t[1], a[1]), fma(scale, t[2], a[2]), fma(scale, t[3], a[3])
+    return (
+        fma(scale, t[0], a[0]),
+        fma(scale, t[1], a[1]),
+        fma(scale, t[2], a[2]),
+        fma(scale, t[3], a[3]),
+    )
 
 
 @kernel
@@ -113,7 +130,9 @@ def _down_blend(arguments, chunk, chunks):
                     a = _add_scaled(load_f32(weights, choice), t, a)
                 open_ = load_f32(gates, row - start)
                 if shared_weight != 0:
-                    t = _products(shared_weight, shared + 2 * row * shared_k, shared_k, column, size)
+                    t = _products(
+                        shared_weight, shared + 2 * row * shared_k, shared_k, column, size
+                    )
                     a = _add_scaled(open_, t, a)
                     for i in range(size):
                         store1(y, row * n + column + i, a[i])

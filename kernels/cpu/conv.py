@@ -3,8 +3,8 @@
 Numerics: the window keeps the last four inputs of a channel, as float32, oldest first. The sum is
 w0 x0, then three fma in time's order, then SiLU, all in float32, stored as float32. The norm is
 x / sqrt(sum of squares + eps): squares by lanes of sixteen in two accumulators and the fixed tree,
-the last dim % 32 one by one. Rows run in order, so that rows of one sequence pass through its window
-as decode steps would; chunks split channels, whose windows do not meet.
+the last dim % 32 one by one. Rows run in order, so that rows of one sequence pass through its
+window as decode steps would; chunks split channels, whose windows do not meet.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Per value head, state S [dk, dv] of float32 (Yang, Kautz, Hatamizadeh: Gated Del
 S *= e^decay; m = S^T k; S += k (beta (v - m))^T; y = S^T (q * scale).
 
 Numerics: a column of S is a chain of its own, so lanes are columns and no sum crosses them: m and y
-add over dk in order by fma from +0. Rows run in order, so that rows of one sequence pass through its
-state as decode steps would; chunks split heads, whose states do not meet.
+add over dk in order by fma from +0. Rows run in order, so that rows of one sequence pass through
+its state as decode steps would; chunks split heads, whose states do not meet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from .check import bf16, disjoint, f32, i32, matrix
 from .delta_head import delta_head
 from .gated_norm import gate_width, gated_head
-from .jit import device, kernel
+from .jit import kernel
 from .launch import Launch, bind
 from .memory import load_f32, load_i32, load_i64, load_number, put_f32, stack_f32, store_nan
 
@@ -30,7 +30,7 @@ NAN = np.float32(np.nan)
 
 @kernel
 def _recurrence(arguments, chunk, chunks):
-    """With a norm's weight, y is the gated norm of what would have been stored; else that itself."""
+    """With a norm's weight, y is the gated norm of the core, else the core itself."""
     qkv = load_i64(arguments, 0)
     decay = load_i64(arguments, 1)
     beta = load_i64(arguments, 2)
@@ -100,9 +100,9 @@ def gdn_recurrence(
 ) -> Launch:
     """Each row through its slot's states, one a value head; heads share k and q in groups.
 
-    qkv: f32 [rows, 2 k_heads * k_dim + heads * dv]; decay (a logarithm), beta: f32 [rows, heads]; h:
-    f32 [slots, heads * k_dim * dv]; slots: i32 [rows]; y: f32 [rows, heads * dv]. A row whose slot is
-    outside h gives NaN and changes no state.
+    qkv: f32 [rows, 2 k_heads * k_dim + heads * dv]; decay (a logarithm), beta: f32 [rows, heads];
+    h: f32 [slots, heads * k_dim * dv]; slots: i32 [rows]; y: f32 [rows, heads * dv]. A row whose
+    slot is outside h gives NaN and changes no state.
     """
     return _bind(qkv, decay, beta, h, slots, y, k_heads, k_dim, scale, None, None, 0, 0.0)
 
@@ -124,7 +124,9 @@ def recurrence_norm(
     eps: float,
 ) -> Launch:
     """`gdn_recurrence`, then `gated_rms_norm` into y of bf16: only h and y are written."""
-    return _bind(qkv, decay, beta, h, slots, y, k_heads, k_dim, scale, weight, gate, gate_offset, eps)
+    return _bind(
+        qkv, decay, beta, h, slots, y, k_heads, k_dim, scale, weight, gate, gate_offset, eps
+    )
 
 
 def _bind(

@@ -1,8 +1,8 @@
 """Routed experts: each chosen row through its own expert's matrices.
 
 Numerics: the dot of dot.py, one rounding to bf16; SiLU takes the rounded gate and up. Row r of
-rows * top_k is choice r % top_k of token r / top_k. An expert's rows are run one after another, so
-that its weights are read once from memory; which rows share an expert changes no bits.
+rows * top_k is choice r % top_k of token r / top_k. An expert's rows pass together over each tile
+of its weights; which rows share an expert changes no bits.
 """
 
 from __future__ import annotations
@@ -13,27 +13,57 @@ from .check import bf16, disjoint, i32, matrix
 from .dot import TILE, dot, dot_1x4
 from .jit import device, kernel
 from .launch import Launch, bind
-from .linear import chunk_start, outputs
-from .memory import load_i32, load_i64, store1, store_nan
+from .linear import chunk_start
+from .memory import load_i32, load_i64, stack_f32, store1, store_i32, store_nan
 from .scalar import silu_mul1
 from .simd import round_bf16
 
 __all__ = ["expert_down", "expert_gate_up", "gate_up_silu"]
 
+LISTED = 64
+"""Rows that pass together over an expert's tiles."""
+
 
 @device
-def activated(x, gate, up, y, k, low, high):
-    """Outputs low..high-1 of one row: silu of the rounded gate's dot times the rounded up's."""
-    whole = low + (high - low) // TILE * TILE
-    for column in range(low, whole, TILE):
+def _tile(x, w, y, k, column, size):
+    """Outputs column.. of one row, four or one of them."""
+    if size == TILE:
+        t = dot_1x4(w + 2 * column * k, x, k)
+        for i in range(TILE):
+            store1(y, column + i, t[i])
+    else:
+        store1(y, column, dot(w + 2 * column * k, x, k))
+
+
+@device
+def _activated_tile(x, gate, up, y, k, column, size):
+    """The same of silu of the rounded gate's dot times the rounded up's."""
+    if size == TILE:
         g = dot_1x4(gate + 2 * column * k, x, k)
         u = dot_1x4(up + 2 * column * k, x, k)
         for i in range(TILE):
             store1(y, column + i, silu_mul1(round_bf16(g[i]), round_bf16(u[i])))
-    for column in range(whole, high):
+    else:
         one = round_bf16(dot(gate + 2 * column * k, x, k))
         other = round_bf16(dot(up + 2 * column * k, x, k))
         store1(y, column, silu_mul1(one, other))
+
+
+@device
+def _through_expert(x, chosen, count, shared, w, y, n, k, low, high, silu):
+    """The rows listed in `chosen`, tile by tile, so that a tile is read once from memory."""
+    whole = low + (high - low) // TILE * TILE
+    column = low
+    while column < high:
+        size = TILE if column < whole else 1
+        for i in range(count):
+            pair = load_i32(chosen, i)
+            row = x + 2 * (pair // shared) * k
+            if silu != 0:
+                _activated_tile(row, w, w + 2 * n * k, y + 2 * pair * n, k, column, size)
+            else:
+                _tile(row, w, y + 2 * pair * n, k, column, size)
+        column += size
 
 
 @device
@@ -61,17 +91,19 @@ def _experts(arguments, chunk, chunks):
     low = chunk_start(chunk, chunks, n)
     high = chunk_start(chunk + 1, chunks, n)
     _rows_without_expert(ids, pairs, experts, y, n, low, high)
+    chosen = stack_f32(LISTED)  # as many 32-bit integers
     for expert in range(experts):
+        w = weight + 2 * (1 + silu) * expert * n * k
+        count = 0
         for pair in range(pairs):
             if load_i32(ids, pair) == expert:
-                row = x + 2 * (pair // shared) * k
-                out = y + 2 * pair * n
-                if silu != 0:
-                    gate = weight + 4 * expert * n * k
-                    activated(row, gate, gate + 2 * n * k, out, k, low, high)
-                else:
-                    w = weight + 2 * expert * n * k
-                    outputs(row, 1, w, 0, 0, out, n, k, low, high)
+                store_i32(chosen, count, pair)
+                count += 1
+            if count == LISTED:
+                _through_expert(x, chosen, count, shared, w, y, n, k, low, high, silu)
+                count = 0
+        if count > 0:
+            _through_expert(x, chosen, count, shared, w, y, n, k, low, high, silu)
 
 
 def expert_gate_up(
@@ -103,7 +135,12 @@ def gate_up_silu(
 
 
 def _bind(
-    x: torch.Tensor, ids: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, shared: int, silu: int
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    shared: int,
+    silu: int,
 ) -> Launch:
     rows, top_k = matrix("ids", ids)
     n, k = matrix("y", y)[1], matrix("x", x)[1]

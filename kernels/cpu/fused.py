@@ -58,21 +58,34 @@ def _norm_rope_write(arguments, chunk, chunks):
     pool_rows = load_i64(arguments, 20)
     q_eps = load_number(arguments, 21)
     k_eps = load_number(arguments, 22)
-    one_plus = load_i64(arguments, 23)
+    q_one_plus = load_i64(arguments, 23)
+    k_one_plus = load_i64(arguments, 24)
     normed = stack_f32(NORMED_FLOATS)
     for row in range(rows):  # one chunk: padding rows share a block, and the last must win
         at = load_i32(positions, row)
         x = q + 2 * row * q_dim
         y = q_out + 2 * row * q_dim
         norm_rotate_row(
-            x, y, q_dim, q_weight, q_eps, one_plus, cos, sin, at, limit, half, head_dim, normed
+            x, y, q_dim, q_weight, q_eps, q_one_plus, cos, sin, at, limit, half, head_dim, normed
         )
         target = pool_row(table + 4 * row * columns, at, columns, block_size, pool_rows)
         if target >= 0:
             x = k + 2 * row * k_dim
             y = k_pool + 2 * target * k_dim
             norm_rotate_row(
-                x, y, k_dim, k_weight, k_eps, one_plus, cos, sin, at, limit, half, head_dim, normed
+                x,
+                y,
+                k_dim,
+                k_weight,
+                k_eps,
+                k_one_plus,
+                cos,
+                sin,
+                at,
+                limit,
+                half,
+                head_dim,
+                normed,
             )
             write_row(v_pool, v + 2 * row * k_dim, target, k_dim)
 
@@ -94,7 +107,8 @@ def norm_rope_write(
     k_pool: torch.Tensor,
     v_pool: torch.Tensor,
     q_out: torch.Tensor,
-    weight_form: str = "plain",
+    q_weight_form: str = "plain",
+    k_weight_form: str = "plain",
 ) -> Launch:
     """`head_norm` of q and of k, `rope`, `kv_write`: only q_out and the pools are written.
 
@@ -134,7 +148,8 @@ def norm_rope_write(
         pool_rows,
         float(q_eps),
         float(k_eps),
-        is_one_plus(weight_form),
+        is_one_plus(q_weight_form),
+        is_one_plus(k_weight_form),
     )
     kept = (q, k, v, q_weight, k_weight, cos, sin, positions, block_table, k_pool, v_pool, q_out)
     return bind(_norm_rope_write, arguments, kept)

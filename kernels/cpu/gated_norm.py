@@ -1,6 +1,6 @@
 """The RMS norm of the delta rule's output, per head, with a plain weight, times silu(z).
 
-Numerics: those of norm.py with a plain weight, but the squares are of float32, sixteen lanes a step;
+Numerics: those of norm.py with a plain weight, but squares are of float32, sixteen lanes a step;
 rounded to bf16 after the weight, then times silu(z) in float32 and rounded once more.
 """
 

@@ -132,7 +132,7 @@ def linear_gates(
 
 
 def sigmoid_gate_mul(*, x: torch.Tensor, gate: torch.Tensor, y: torch.Tensor) -> Launch:
-    """x times bf16(sigmoid(gate)), into y; all bf16 [rows, dim]."""
+    """X times bf16(sigmoid(gate)), into y; all bf16 [rows, dim]."""
     rows, dim = matrix("x", x)
     disjoint({"y": y}, {"x": x, "gate": gate})
     arguments = (

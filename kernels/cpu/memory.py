@@ -13,7 +13,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import FLOAT, INT16, INT32, LANES, VECTOR, VECTOR32, bf16_bits, call_llvm, constant, integers, v16
+from .simd import (
+    FLOAT,
+    INT16,
+    INT32,
+    LANES,
+    VECTOR,
+    VECTOR32,
+    bf16_bits,
+    call_llvm,
+    constant,
+    integers,
+    v16,
+)
 
 __all__ = [
     "copy_bytes", "even", "load1", "load16", "load_f32", "load_f32x16", "load_i32", "load_i64",

@@ -2,8 +2,8 @@
 
 Numerics: logits are bf16; e^(logit - greatest) in float32, summed by sixteen lanes and the fixed
 tree, the last experts % 16 one by one; each over the sum is its score. The greatest scores are
-chosen, the lower id of a tie first, a NaN never before a number; their scores, summed in that order,
-divide each. A row's order depends on the number of experts only.
+chosen, the lower id of a tie first, a NaN never before a number; the sum of their scores, in that
+order, divides each. A row's order depends on the number of experts only.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ def _router_top_k(arguments, chunk, chunks):
         choose(logits, scores, weights + at, ids + at, experts, count)
 
 
-def top_k(
-    *, logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, count: int
-) -> Launch:
+def top_k(*, logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, count: int) -> Launch:
     """The `count` experts of each row and their weights, which sum to one, greatest first.
 
     logits: bf16 [rows, experts]; weights: f32, ids: i32, [rows, count].

@@ -52,6 +52,4 @@ def shared_down_blend(
     """Both experts' down and the gate's logit, then the sum."""
     shared = linear(x=shared_x, weight=shared_weight, bias=None)
     gate = linear(x=gate_x, weight=gate_weight, bias=None)
-    return down_blend(
-        x=x, ids=ids, weight=weight, weights=weights, shared=shared, shared_gate=gate
-    )
+    return down_blend(x=x, ids=ids, weight=weight, weights=weights, shared=shared, shared_gate=gate)

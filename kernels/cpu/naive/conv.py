@@ -39,7 +39,7 @@ def conv_l2_norm(
 
 
 def l2_norm(*, x: torch.Tensor, k_heads: int, k_dim: int, eps: float) -> torch.Tensor:
-    """q and k heads over sqrt(sum of squares + eps)."""
+    """Q and k heads over sqrt(sum of squares + eps)."""
     normed, rest = wide(x).tensor_split((2 * k_heads * k_dim,), dim=-1)
     parts = normed.unflatten(-1, (2 * k_heads, k_dim))
     parts = parts / (parts.square().sum(-1, keepdim=True) + eps).sqrt()

@@ -14,5 +14,5 @@ def split_heads(*, both: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, tor
 
 
 def concat(*, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """first || second."""
+    """First || second."""
     return torch.cat((first, second), dim=-1)

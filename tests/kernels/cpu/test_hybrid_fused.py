@@ -121,9 +121,7 @@ def test_expert_gate_up_silu(cpu, kind):
             x, ids, weight = size.x(rows), size.chosen(rows)["ids"], size.gate_up()
             ids[-1, -1] = size.experts if rows > 2 else 0
             pairs = rows * size.count
-            both, y, fused = (
-                guarded(pairs, n) for n in (2 * size.inter, size.inter, size.inter)
-            )
+            both, y, fused = (guarded(pairs, n) for n in (2 * size.inter, size.inter, size.inter))
             given = {"x": x, "ids": ids, "weight": weight}
             cpu.functions["experts.expert_gate_up"](**given, y=both.tensor)()
             cpu.functions["activation.silu_mul"](gate_up=both.check(), y=y.tensor)()
@@ -182,9 +180,7 @@ def test_the_blends_order_shows(cpu):
         chosen = torch.tensor([ids] * rows, dtype=torch.int32)
         _, y = _one_by_one(cpu, size, rows, {**given, "ids": chosen}, shared)
         fused = guarded(rows, size.hidden)
-        cpu.functions["blend.shared_down_blend"](
-            **given, ids=chosen, **shared, y=fused.tensor
-        )()
+        cpu.functions["blend.shared_down_blend"](**given, ids=chosen, **shared, y=fused.tensor)()
         assert same_bits(fused.check(), y)
         written.append(y)
     assert float((written[0] != written[1]).double().mean()) > 0.3
@@ -226,6 +222,7 @@ def test_norm_rope_write_one_plus(cpu, kind):
             q_out = guarded(*q.shape)
             cpu.functions["fused.norm_rope_write"](
                 q=q, k=k, v=v, q_weight=weights[0], k_weight=weights[1], q_eps=1e-6, k_eps=1e-6,
-                **rope | where, **fused_pools, q_out=q_out.tensor, weight_form="one_plus",
+                **rope | where, **fused_pools, q_out=q_out.tensor,
+                q_weight_form="one_plus", k_weight_form="one_plus",
             )()  # fmt: skip
             equal(kind, (q_out.check(), *fused_pools.values()), *alone)

@@ -39,7 +39,7 @@ def test_norms_with_a_one_plus_weight(cpu, module, dim):
 
 def test_a_norm_of_another_weight_form_is_refused(cpu):
     x = make("normal", 1, 2, 8)
-    with pytest.raises(ValueError, match="weight_form is 'none'.*plain, one_plus"):
+    with pytest.raises(ValueError, match="weight_form is 'none'"):
         cpu.functions["norm.rms_norm"](
             x=x, weight=x[0], y=torch.empty_like(x), eps=1e-6, weight_form="none"
         )
@@ -60,7 +60,7 @@ def test_gdn_gates(cpu, module, layer):
 
 
 def test_gdn_gates_at_the_ends_of_the_range(cpu):
-    """softplus neither overflows nor loses its small values; a NaN stays one."""
+    """Softplus neither overflows nor loses its small values; a NaN stays one."""
     a = torch.tensor([0.0, 3e38, -3e38, 100.0, -100.0, -80.0, float("nan"), 20.5])
     ba = torch.cat((torch.zeros(8), a)).bfloat16()[None]
     zeros = torch.zeros(8, dtype=torch.bfloat16)
@@ -103,8 +103,10 @@ def test_l2_norm(cpu, module, layer):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_gdn_recurrence(cpu, module, layer):
     for rows in ROWS:
-        given, h, y = layer.recurrence(rows), layer.states(), guarded_f32(
-            rows, layer.heads * layer.dv
+        given, h, y = (
+            layer.recurrence(rows),
+            layer.states(),
+            guarded_f32(rows, layer.heads * layer.dv),
         )
         slots = slots_of(rows)
         want, states = module("naive.delta").gdn_recurrence(h=h, slots=slots, **given)
@@ -172,7 +174,11 @@ def test_split_heads_and_concat_move_bits(cpu, module, heads, head_dim):
 @pytest.mark.parametrize("dim", (64, 67, 576))
 def test_sigmoid_gate_mul(cpu, module, dim):
     for rows in ROWS:
-        x, gate, y = make("normal", 1, rows, dim), 4 * make("normal", 2, rows, dim), guarded(rows, dim)
+        x, gate, y = (
+            make("normal", 1, rows, dim),
+            4 * make("normal", 2, rows, dim),
+            guarded(rows, dim),
+        )
         cpu.functions["gates.sigmoid_gate_mul"](x=x, gate=gate, y=y.tensor)()
         close(y.check(), module("naive.gates").sigmoid_gate_mul(x=x, gate=gate))
 

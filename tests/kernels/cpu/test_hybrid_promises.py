@@ -1,4 +1,4 @@
-"""A row of the hybrid families gives the same bytes and leaves the same states whatever is beside it.
+"""A row of the hybrid families gives the same bytes and leaves the same states in any company.
 
 The rows of a sequence run as one launch, in pieces, one by one, in another slot, between other
 sequences, and beside rows of NaN.
@@ -128,7 +128,7 @@ def test_the_state_matters(cpu):
 
 
 def run_moe(cpu, size, rows):
-    """router to blend, fused."""
+    """Router to blend, fused."""
     f, count = cpu.functions, len(rows)
     x = size.x(64)[rows]
     weights, ids = torch.empty(count, size.count), torch.empty(count, size.count, dtype=torch.int32)
