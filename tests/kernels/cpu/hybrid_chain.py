@@ -103,6 +103,6 @@ def _experts(functions: Mapping[str, Any], kind: str, written: dict[str, torch.T
     edges = {"shared": make(kind, 4, ROWS, size.hidden), "shared_gate": make(kind, 5, ROWS, 1)}
     call("blend.blend", rows=rows, weights=weights, **edges, y=y)
     fused = out("blended_fused", ROWS, size.hidden)
-    call("blend.down_blend", **down, weights=weights, **edges, y=fused)
+    call("down_blend.down_blend", **down, weights=weights, **edges, y=fused)
     whole = out("blended_whole", ROWS, size.hidden)
-    call("blend.shared_down_blend", **down, weights=weights, **size.shared(ROWS), y=whole)
+    call("down_blend.shared_down_blend", **down, weights=weights, **size.shared(ROWS), y=whole)

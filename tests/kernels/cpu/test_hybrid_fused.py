@@ -157,8 +157,8 @@ def test_down_blend(cpu, kind):
             shared = size.shared(rows)
             edges, y = _one_by_one(cpu, size, rows, given, shared)
             fused, whole = guarded(rows, size.hidden), guarded(rows, size.hidden)
-            cpu.functions["blend.down_blend"](**given, **edges, y=fused.tensor)()
-            cpu.functions["blend.shared_down_blend"](**given, **shared, y=whole.tensor)()
+            cpu.functions["down_blend.down_blend"](**given, **edges, y=fused.tensor)()
+            cpu.functions["down_blend.shared_down_blend"](**given, **shared, y=whole.tensor)()
             assert same_bits(fused.check(), y)
             assert same_bits(whole.check(), y)
             assert kind not in SOUND or bool(y[0].isfinite().all())
@@ -180,7 +180,9 @@ def test_the_blends_order_shows(cpu):
         chosen = torch.tensor([ids] * rows, dtype=torch.int32)
         _, y = _one_by_one(cpu, size, rows, {**given, "ids": chosen}, shared)
         fused = guarded(rows, size.hidden)
-        cpu.functions["blend.shared_down_blend"](**given, ids=chosen, **shared, y=fused.tensor)()
+        cpu.functions["down_blend.shared_down_blend"](
+            **given, ids=chosen, **shared, y=fused.tensor
+        )()
         assert same_bits(fused.check(), y)
         written.append(y)
     assert float((written[0] != written[1]).double().mean()) > 0.3

@@ -140,7 +140,7 @@ def run_moe(cpu, size, rows):
     y = torch.empty(count, size.hidden, dtype=torch.bfloat16)
     shared = size.shared(64)
     own = {"shared_x": shared["shared_x"][rows], "gate_x": x}
-    f["blend.shared_down_blend"](
+    f["down_blend.shared_down_blend"](
         x=act, ids=ids, weight=size.down(), weights=weights, **{**shared, **own}, y=y
     )()
     return y

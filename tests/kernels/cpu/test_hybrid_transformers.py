@@ -220,7 +220,7 @@ def test_moe_block(cpu, size):
     own = torch.empty(ROWS, size.shared_inter, dtype=torch.bfloat16)
     f["linear.gate_up_silu"](x=x, weight=gate_up, bias=None, y=own)()
     y = torch.empty(ROWS, size.hidden, dtype=torch.bfloat16)
-    f["blend.shared_down_blend"](
+    f["down_blend.shared_down_blend"](
         x=act, ids=ids, weight=weights["experts.down_proj"], weights=chosen, shared_x=own,
         shared_weight=weights["shared_expert.down_proj.weight"], gate_x=x,
         gate_weight=weights["shared_expert_gate.weight"], y=y,
