@@ -9,7 +9,7 @@ from .jit import device, kernel
 from .kv import pool_row, write_row
 from .launch import Launch, bind
 from .memory import load_i32, load_i64, load_number, stack_f32, store_nan
-from .norm import norm_row
+from .norm import is_one_plus, norm_formed_row
 from .rope import head_shapes, rotary_half, rotate_head
 
 __all__ = ["norm_rope_write"]
@@ -19,12 +19,14 @@ NORMED_FLOATS = MAX_HEAD_DIM // 2  # that many bf16
 
 
 @device
-def norm_rotate_row(x, y, dim, weight, eps, cos, sin, position, limit, half, head_dim, normed):
+def norm_rotate_row(
+    x, y, dim, weight, eps, one_plus, cos, sin, position, limit, half, head_dim, normed
+):
     """All heads of one row: the norm, rounded to bf16 in `normed`, then the rotation."""
     if 0 <= position < limit:
         at = 4 * position * half
         for head in range(0, dim, head_dim):
-            norm_row(x + 2 * head, weight, normed, head_dim, eps)
+            norm_formed_row(x + 2 * head, weight, normed, head_dim, eps, one_plus)
             rotate_head(normed, y + 2 * head, cos + at, sin + at, half, head_dim)
     else:
         for i in range(dim):
@@ -56,18 +58,34 @@ def _norm_rope_write(arguments, chunk, chunks):
     pool_rows = load_i64(arguments, 20)
     q_eps = load_number(arguments, 21)
     k_eps = load_number(arguments, 22)
+    q_one_plus = load_i64(arguments, 23)
+    k_one_plus = load_i64(arguments, 24)
     normed = stack_f32(NORMED_FLOATS)
     for row in range(rows):  # one chunk: padding rows share a block, and the last must win
         at = load_i32(positions, row)
         x = q + 2 * row * q_dim
         y = q_out + 2 * row * q_dim
-        norm_rotate_row(x, y, q_dim, q_weight, q_eps, cos, sin, at, limit, half, head_dim, normed)
+        norm_rotate_row(
+            x, y, q_dim, q_weight, q_eps, q_one_plus, cos, sin, at, limit, half, head_dim, normed
+        )
         target = pool_row(table + 4 * row * columns, at, columns, block_size, pool_rows)
         if target >= 0:
             x = k + 2 * row * k_dim
             y = k_pool + 2 * target * k_dim
             norm_rotate_row(
-                x, y, k_dim, k_weight, k_eps, cos, sin, at, limit, half, head_dim, normed
+                x,
+                y,
+                k_dim,
+                k_weight,
+                k_eps,
+                k_one_plus,
+                cos,
+                sin,
+                at,
+                limit,
+                half,
+                head_dim,
+                normed,
             )
             write_row(v_pool, v + 2 * row * k_dim, target, k_dim)
 
@@ -89,6 +107,8 @@ def norm_rope_write(
     k_pool: torch.Tensor,
     v_pool: torch.Tensor,
     q_out: torch.Tensor,
+    q_weight_form: str = "plain",
+    k_weight_form: str = "plain",
 ) -> Launch:
     """`head_norm` of q and of k, `rope`, `kv_write`: only q_out and the pools are written.
 
@@ -128,6 +148,8 @@ def norm_rope_write(
         pool_rows,
         float(q_eps),
         float(k_eps),
+        is_one_plus(q_weight_form),
+        is_one_plus(k_weight_form),
     )
     kept = (q, k, v, q_weight, k_weight, cos, sin, positions, block_table, k_pool, v_pool, q_out)
     return bind(_norm_rope_write, arguments, kept)

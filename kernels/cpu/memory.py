@@ -13,12 +13,25 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import FLOAT, INT16, INT32, LANES, VECTOR, VECTOR32, bf16_bits, call_llvm, constant, v16
+from .simd import (
+    FLOAT,
+    INT16,
+    INT32,
+    LANES,
+    VECTOR,
+    VECTOR32,
+    bf16_bits,
+    call_llvm,
+    constant,
+    integers,
+    v16,
+)
 
 __all__ = [
     "copy_bytes", "even", "load1", "load16", "load_f32", "load_f32x16", "load_i32", "load_i64",
-    "load_number", "load_u8", "load_u64", "odd", "prefetch", "stack_f32", "store1", "store16",
-    "store_f32", "store_f32x16", "store_i32", "store_i64", "store_nan", "store_pairs",
+    "load_number", "load_u8", "load_u64", "odd", "prefetch", "put_f32", "put_f32x16", "stack_f32",
+    "store1", "store16", "store_f32", "store_f32x16", "store_i32", "store_i64", "store_nan",
+    "store_pairs",
 ]  # fmt: skip
 
 INT8, INT64, DOUBLE = ir.IntType(8), ir.IntType(64), ir.DoubleType()
@@ -66,6 +79,12 @@ def _narrow(builder: ir.IRBuilder, a: Any) -> Any:
     return builder.trunc(bits, VECTOR16 if isinstance(a.type, ir.VectorType) else INT16)
 
 
+def _one_nan(builder: ir.IRBuilder, a: Any) -> Any:
+    is_nan = builder.fcmp_unordered("uno", a, a)
+    bits = builder.bitcast(a, integers(a.type))
+    return builder.bitcast(builder.select(is_nan, constant(bits.type, 0x7FC00000), bits), a.type)
+
+
 def _low(builder: ir.IRBuilder, a: Any) -> Any:
     return builder.bitcast(builder.shl(a, constant(VECTOR32, 16)), VECTOR)
 
@@ -90,6 +109,10 @@ load_f32 = _load(FLOAT, FLOAT, 4, types.float32, _same)
 load_f32x16 = _load(FLOAT, VECTOR, 4, v16, _same)
 store_f32 = _store(FLOAT, FLOAT, 4, types.float32, _same)
 store_f32x16 = _store(FLOAT, VECTOR, 4, v16, _same)
+put_f32 = _store(FLOAT, FLOAT, 4, types.float32, _one_nan)
+"""Writes a float that others will read, in an edge or a state: every NaN as 0x7FC00000."""
+put_f32x16 = _store(FLOAT, VECTOR, 4, v16, _one_nan)
+"""`put_f32` of sixteen."""
 load_i32 = _load(INT32, INT32, 4, types.intp, lambda builder, a: builder.sext(a, INT64))
 load_i64 = _load(INT64, INT64, 8, types.intp, _same)
 load_u64 = _load(INT64, INT64, 1, types.uint64, _same)

@@ -9,7 +9,10 @@ from __future__ import annotations
 from .jit import device
 from .simd import MAGIC, add, clamp, div, fma, like, mul, pow2_scale, round_bf16, sqrt, sub
 
-__all__ = ["add1", "exp", "normed1", "rotate_high", "rotate_low", "rsqrt", "sigmoid", "silu_mul1"]
+__all__ = [
+    "add1", "decay1", "exp", "gated1", "normed1", "normed_one_plus1", "rotate_high", "rotate_low",
+    "rsqrt", "sigmoid", "sigmoid_mul1", "silu", "silu_mul1", "softplus",
+]  # fmt: skip
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.6931471824645996  # float32 nearest to ln 2
@@ -22,6 +25,10 @@ C3 = 0.166665201078
 C4 = 0.0416683942109
 C5 = 0.00836878041118
 C6 = 0.00138144670593
+
+# log(1 + u) = 2 (s + s^3 / 3 + s^5 / 5 + ... ) with s = u / (2 + u); on 0 <= u <= 1 what is left
+# out after s^15 / 15 is below 2e-9 of it.
+INFINITY = float("inf")
 
 
 @device
@@ -66,6 +73,44 @@ def silu_mul1(gate, up):
 
 
 @device
+def sigmoid_mul1(gate, x):
+    """sigmoid(gate), rounded to bf16, times x; both operands are bf16 values."""
+    return mul(round_bf16(sigmoid(gate)), x)
+
+
+@device
+def _log1p(u):
+    """log(1 + u) for 0 <= u <= 1."""
+    s = div(u, add(like(u, 2.0), u))
+    square = mul(s, s)
+    p = like(u, 1.0 / 15.0)
+    p = fma(p, square, like(u, 1.0 / 13.0))
+    p = fma(p, square, like(u, 1.0 / 11.0))
+    p = fma(p, square, like(u, 1.0 / 9.0))
+    p = fma(p, square, like(u, 1.0 / 7.0))
+    p = fma(p, square, like(u, 1.0 / 5.0))
+    p = fma(p, square, like(u, 1.0 / 3.0))
+    double = add(s, s)
+    return fma(mul(double, square), p, double)
+
+
+@device
+def softplus(x):
+    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), which overflows nowhere; NaN stays."""
+    infinity = like(x, INFINITY)
+    top = clamp(x, like(x, 0.0), infinity)
+    below = clamp(x, sub(like(x, 0.0), infinity), like(x, 0.0))
+    minus_absolute = sub(below, top)
+    return add(top, _log1p(exp(minus_absolute)))
+
+
+@device
+def decay1(a_log, a, dt_bias):
+    """The logarithm of a state's decay, -e^A_log softplus(a + dt_bias), in float32."""
+    return mul(sub(like(a, 0.0), exp(a_log)), softplus(add(a, dt_bias)))
+
+
+@device
 def add1(a, b):
     """The sum of two bf16 values, not yet rounded."""
     return add(a, b)
@@ -75,6 +120,18 @@ def add1(a, b):
 def normed1(x, inverse, weight):
     """The normalised value x * inverse, rounded to bf16, times weight."""
     return mul(round_bf16(mul(x, inverse)), weight)
+
+
+@device
+def normed_one_plus1(x, inverse, weight):
+    """The normalised value x * inverse times 1 + weight, all in float32."""
+    return mul(mul(x, inverse), add(like(weight, 1.0), weight))
+
+
+@device
+def gated1(x, inverse, weight, gate):
+    """`normed1`, rounded to bf16, times silu(gate) in float32."""
+    return mul(round_bf16(normed1(x, inverse, weight)), silu(gate))
 
 
 @device

@@ -26,11 +26,13 @@ def norm_rope_write(
     block_size: int,
     k_pool: torch.Tensor,
     v_pool: torch.Tensor,
+    q_weight_form: str = "plain",
+    k_weight_form: str = "plain",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(normed and rotated q, new k pool, new v pool)."""
     return rope_write(
-        q=head_norm(x=q, weight=q_weight, eps=q_eps),
-        k=head_norm(x=k, weight=k_weight, eps=k_eps),
+        q=head_norm(x=q, weight=q_weight, eps=q_eps, weight_form=q_weight_form),
+        k=head_norm(x=k, weight=k_weight, eps=k_eps, weight_form=k_weight_form),
         v=v,
         cos=cos,
         sin=sin,

@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 from metpipe.engine.kernel_set import KernelSet, load_kernel_set  # noqa: E402
 from tests.kernels.cpu.cache_of import Cache  # noqa: E402
+from tests.kernels.cpu.hybrid_chain import run_hybrid_chain  # noqa: E402
 from tests.kernels.cpu.values import bits, make  # noqa: E402
 
 ROWS, DIM, INTER, VOCAB = 5, 320, 1000, 515
@@ -86,7 +87,8 @@ def run_chain(functions: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor
     logits, tokens = out("logits", ROWS, VOCAB), torch.zeros(ROWS, dtype=torch.int32)
     call("linear.linear", x=written["z"], weight=table, bias=None, y=logits)
     call("head.argmax", logits=logits, tokens=tokens)
-    return {**written, **pools, "tokens": tokens}
+    hybrid = {f"hybrid.{name}": made for name, made in run_hybrid_chain(functions, kind).items()}
+    return {**written, **pools, "tokens": tokens, **hybrid}
 
 
 def chain_digest(kernels: KernelSet) -> str:
@@ -94,7 +96,7 @@ def chain_digest(kernels: KernelSet) -> str:
     parts = []
     for kind in ("normal", "cancelling", "paired", "sparse_nan_and_inf", "huge_and_tiny"):
         for tensor in run_chain(kernels.functions, kind).values():
-            raw = tensor if tensor.dtype == torch.int32 else bits(tensor)
+            raw = bits(tensor) if tensor.dtype == torch.bfloat16 else tensor
             parts.append(f"{kernels.functions['hash.hash128'](raw):032x}")
     whole = torch.tensor([ord(letter) for part in parts for letter in part], dtype=torch.uint8)
     return f"{kernels.functions['hash.hash128'](whole):032x}"
