@@ -8,7 +8,7 @@ import pytest
 
 from metpipe.engine.checkpoints import ModelSource, open_checkpoint
 from metpipe.engine.kernel_sets import open_kernel_sets
-from metpipe.engine.opening import circuit_of, open_model
+from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
 from metpipe.errors import ConfigError
 from tests.engine.opened import CONFIG, SIZES, opened
 
@@ -26,10 +26,9 @@ def test_so_are_tables_for_a_sequence_that_no_machine_holds():
 
 
 def test_a_family_that_only_plans_know_is_refused_before_its_weights_are_read():
-    config = dict(CONFIG, model_type="qwen3_5_text")
     circuit = replace(circuit_of(CONFIG, "config.json"), arch="qwen3_5")
     checkpoint = open_checkpoint(
-        ModelSource(name="hybrid", config=config), shapes_of=lambda _: {"x": (1,)}
+        ModelSource(name="hybrid", config=CONFIG), shapes_of=shapes_of_config
     )
-    with pytest.raises(ConfigError, match="the family qwen3_5 is not executed .*dense_gqa"):
+    with pytest.raises(ConfigError, match=r"the family qwen3_5 is not executed .*dense_gqa"):
         open_model(checkpoint, circuit, open_kernel_sets("cpu", None), SIZES)
