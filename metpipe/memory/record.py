@@ -17,8 +17,9 @@ def to_record(
     report: MemoryReport,
     inverse: tuple[Inverse, ...] = (),
     ledger: tuple[LedgerRow, ...] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> dict[str, object]:
-    """The report, with the inverse answers and the ledger's rows where they were asked for."""
+    """The report, with the inverse answers, the ledger's rows and further notes, where given."""
     counts = report.counts
     return {
         "schema": SCHEMA,
@@ -27,7 +28,7 @@ def to_record(
             "device": report.device,
             "kernel_set": report.kernel_set,
             "device_bytes": report.device_bytes,
-            "notes": list(report.notes),
+            "notes": [*report.notes, *notes],
         },
         "terms": [asdict(term) for term in report.terms],
         "nodes": [asdict(node) for node in counts.nodes],

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from metpipe.circuit import Circuit, Select
+from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.inverse import max_concurrency, max_isl
 from metpipe.memory.kernel_set import read_kernel_set
@@ -32,11 +33,21 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
     for query in (max_concurrency, max_isl):
         inverse.append(query(point))
         context.progress.advance()
-    section = memory_section(to_record(report, tuple(inverse)), live.run.workload.model_dump())
+    record = to_record(report, tuple(inverse), notes=_notes(live.circuit().arch))
+    section = memory_section(record, live.run.workload.model_dump())
     return {
         "memory": section.model_dump(mode="json", by_alias=True),
         "planned_for": planned_for(point.device, report.kernel_set).model_dump(mode="json"),
     }
+
+
+def _notes(arch: str) -> tuple[str, ...]:
+    if arch in LEGACY_FAMILIES:
+        return ()
+    return (
+        f"the family {arch} is planned but not executed by this version: no allocation has "
+        "confirmed these terms",
+    )
 
 
 def point_of(live: Live) -> Point:
