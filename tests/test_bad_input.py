@@ -47,12 +47,15 @@ def _in_a_fresh_folder(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["metpipe"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    before, handlers = signal.getsignal(signal.SIGTERM), logging.root.handlers[:]
+    # Hydra leaves handlers behind, which print to the stream of the test that made them.
+    handlers = [h for h in logging.root.handlers if not isinstance(h, logging.StreamHandler)]
+    logging.root.handlers[:] = handlers
+    before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
     for handler in set(logging.root.handlers) - set(handlers):
         handler.close()
-    logging.root.handlers[:] = handlers  # Hydra's print to a stream that is gone
+    logging.root.handlers[:] = handlers
     live.OPEN.close()
 
 
