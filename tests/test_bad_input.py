@@ -42,14 +42,21 @@ UP = "model.layers.1.mlp.up_proj.weight"
 Refused = Callable[..., str]
 
 
+def _drop_stream_handlers() -> None:
+    """Hydra leaves handlers behind, which print to the streams of the test that made them."""
+    for handler in logging.root.handlers[:]:
+        if isinstance(handler, logging.StreamHandler):
+            logging.root.removeHandler(handler)
+            handler.close()
+
+
 @pytest.fixture(autouse=True)
 def _in_a_fresh_folder(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["metpipe"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    # Hydra leaves handlers behind, which print to the stream of the test that made them.
-    handlers = [h for h in logging.root.handlers if not isinstance(h, logging.StreamHandler)]
-    logging.root.handlers[:] = handlers
+    _drop_stream_handlers()
+    handlers = logging.root.handlers[:]
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
