@@ -7,7 +7,8 @@ run launch by launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from metpipe.circuit import Select
@@ -74,7 +75,7 @@ class _Search:
         alone = [rule for rule in self._suspects(rules) if self._parts(ours, rule)]
         return self._finding(at, edge, alone)
 
-    def _steps(self, select: ForwardSelect) -> Iterator[_Step]:
+    def _steps(self, select: ForwardSelect) -> Generator[_Step, None, None]:
         """The prefill, then every step, under one forward."""
         forward = self.model.forward(select)
         sequence = self.model.open(reserve=len(self.trace.prompt) + len(self.trace.fed))
@@ -88,10 +89,14 @@ class _Search:
             self.model.close(sequence)
             forward.close()
 
-    def _first_parting(self, ours: Sequence[_Step], theirs: Iterator[_Step]) -> int | None:
+    def _first_parting(
+        self, ours: Sequence[_Step], theirs: Generator[_Step, None, None]
+    ) -> int | None:
         """The first step after which logits or states differ; PREFILL for the prefill."""
-        pairs = zip(ours, theirs, strict=False)
-        return next((i + PREFILL for i, (a, b) in enumerate(pairs) if a != b), None)
+        # Closed here, not when it is collected: its sequence's slot may be the pool's only one.
+        with closing(theirs):
+            pairs = zip(ours, theirs, strict=False)
+            return next((i + PREFILL for i, (a, b) in enumerate(pairs) if a != b), None)
 
     def _edges(self, select: ForwardSelect, at: int) -> tuple[WrittenEdge, ...]:
         """The edges of the step `at`, under one forward."""
