@@ -27,7 +27,7 @@ def circuit(choice: str) -> Circuit:
 
 
 def stored(made: Circuit) -> int:
-    """Bytes of the embedding and of each matrix, scales included, once; a draft head stores none."""
+    """Bytes of the embedding and of each matrix with scales, once; a draft head stores none."""
     total, seen = 0, set()
     for node in made.nodes:
         if node.binding in seen or OPS[node.op].weight not in ("matrix", "table"):
