@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metpipe.circuit.config_map import (
@@ -13,6 +13,7 @@ from metpipe.circuit.config_map import (
     DimRule,
     IntervalRule,
     KeyRule,
+    LayerRule,
     LayerSource,
     ParamGroup,
     SizeCheck,
@@ -191,10 +192,10 @@ class _Reader:
     def layer_kinds(self) -> tuple[str, ...]:
         """The kind of each layer."""
         rule = self.map.layers
-        count = self._size(rule.count, self.config.get(rule.count))
         found = [one for one in rule.sources if self.config.get(one.key) is not None]
         if len(found) > 1:
             raise self.fail(f"{found[0].key} and {found[1].key} both name layer kinds; remove one")
+        count = self._layer_count(rule, found)
         if rule.interval is not None:
             return self._interval_kinds(rule.interval, found, count)
         if found:
@@ -203,6 +204,12 @@ class _Reader:
             keys = " or ".join(one.key for one in rule.sources)
             raise self.fail(f"the key {keys} is missing; it names the kind of each layer")
         return (rule.uniform,) * count
+
+    def _layer_count(self, rule: LayerRule, found: list[LayerSource]) -> int:
+        stated = self.config.get(rule.count)
+        if stated is None and rule.count_from_list and found:
+            return len(self._entries(found[0]))
+        return self._size(rule.count, stated)
 
     def _interval_kinds(
         self, rule: IntervalRule, found: list[LayerSource], count: int
@@ -219,11 +226,8 @@ class _Reader:
         return listed
 
     def _listed_kinds(self, source: LayerSource, count: int) -> tuple[str, ...]:
-        entries = self.config[source.key]
-        if source.trailing is not None and isinstance(entries, list | str):
-            trailing = self.config.get(source.trailing)
-            entries = entries[: len(entries) - (trailing if isinstance(trailing, int) else 0)]
-        if not isinstance(entries, list | str) or len(entries) != count:
+        entries = self._entries(source)
+        if len(entries) != count:
             raise self.fail(f"{source.key} must list one kind for each of the {count} layers")
         for layer, entry in enumerate(entries):
             if str(entry) not in source.values:
@@ -232,6 +236,14 @@ class _Reader:
                     f"{', '.join(sorted(source.values))} is supported: {source.why}"
                 )
         return tuple(source.values[str(entry)] for entry in entries)
+
+    def _entries(self, source: LayerSource) -> Sequence[object]:
+        """What a source lists for the layers; trailing entries are draft heads."""
+        entries = self.config[source.key]
+        if not isinstance(entries, list | str):
+            raise self.fail(f"{source.key} must list the kind of each layer")
+        trailing = self.config.get(source.trailing) if source.trailing else 0
+        return entries[: len(entries) - (trailing if isinstance(trailing, int) else 0)]
 
     def dims(self) -> dict[str, int]:
         """Every dim of the map, in its order; later ones may be derived from earlier ones."""
