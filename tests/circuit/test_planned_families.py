@@ -14,7 +14,7 @@ from .toy import every_kernel, rule, rule_set
 
 @pytest.mark.parametrize("name", TENSORS)
 def test_every_tensor_of_the_checkpoint_is_bound_once_with_its_shape(name: str) -> None:
-    """Of random models as transformers 5.24 saves them; what their files keep is bound or outside."""
+    """Of random models as transformers 5.24 saves them, but for what is outside by intent."""
     made, stored = circuit_of(TINY[name]), TENSORS[name]
     listed = [
         (tensor, list(shape))

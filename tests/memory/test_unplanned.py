@@ -52,7 +52,7 @@ def test_what_some_kernels_cover_is_the_lower_end(tiny, cpu_set):
 
 def test_weights_in_their_declared_format(quantised):
     # A layer, out x k: q 64 x 64, k and v 32 x 64, o 64 x 64, gate||up 192 x 64, down 64 x 96;
-    # norms of 64, 64, 16 and 16 in bf16. Embedding and final norm in bf16, the head of 250 x 64 not.
+    # norms of 64, 64, 16 and 16 in bf16. Embedding and final norm in bf16, the head, 250 x 64, not.
     def nvfp4(out, k):
         return out * k // 2 + out * k // 16 + 4
 
