@@ -30,6 +30,8 @@ class ArgumentSources:
     edges: Mapping[str, torch.Tensor]
     """edge id -> [rows, dim], for edges that stay in memory"""
     states: Mapping[str, torch.Tensor]
+    snapshots: Mapping[str, torch.Tensor]
+    """recurrent state id -> the states between the rows of a verify"""
     rope: Callable[[Node], tuple[torch.Tensor, torch.Tensor]]
     step: Mapping[str, torch.Tensor | int]
     rows_of: Callable[[str], int]

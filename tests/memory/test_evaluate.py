@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from metpipe.circuit import layout
+from metpipe.circuit import layout, padded_rows
 from metpipe.memory import Boot, evaluate
-from metpipe.memory.formulas import padded_rows
 
 MIB = 2**20
 
