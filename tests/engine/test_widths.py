@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from engine.opened import opened
@@ -97,6 +99,6 @@ def test_scattered_blocks_are_not_adjacent(model):
     model.pool.reserve_scattered(sequences, [40, 20, 33])
     assert [len(sequence.blocks) for sequence in sequences] == [3, 2, 3]
     held = sequences[0].blocks
-    assert all(b - a > 1 for a, b in zip(held, held[1:], strict=False))
+    assert all(b - a > 1 for a, b in pairwise(held))
     for sequence in reversed(sequences):
         model.close(sequence)

@@ -61,8 +61,8 @@ def test_block_table_covers_the_longest_sequence_and_its_next_block(max_seq_len,
 
 
 def test_step_inputs_are_i32():
-    # 3 rows x (token, position, slot + 3 blocks) x 4 bytes
-    assert formulas.step_input_bytes(3, 17, 16) == 3 * (3 + 3) * 4
+    # 3 rows x (token, position, slot, snapshot + 3 blocks) x 4 bytes
+    assert formulas.step_input_bytes(3, 17, 16) == 3 * (4 + 3) * 4
 
 
 @pytest.mark.parametrize(

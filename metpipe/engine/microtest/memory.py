@@ -93,7 +93,6 @@ def argument_sources(
         ),
         edges={label: buffer.tensor for label, buffer in own.items()},
         states={state: own[state_label(state)].tensor for state in place.states},
-        snapshots={},
         rope=lambda node: (shared[f"cos of {node.id}"].tensor, shared[f"sin of {node.id}"].tensor),
         step={**step, "block_size": layout.block_size},
         rows_of=place.rows_of,
