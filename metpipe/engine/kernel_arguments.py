@@ -30,6 +30,8 @@ class ArgumentSources:
     edges: Mapping[str, torch.Tensor]
     """edge id -> [rows, dim], for edges that stay in memory"""
     states: Mapping[str, torch.Tensor]
+    snapshots: Mapping[str, torch.Tensor]
+    """state id -> f32 [snapshot rows, E]: what `step.snapshots` of a row names; recurrent states"""
     rope: Callable[[Node], tuple[torch.Tensor, torch.Tensor]]
     step: Mapping[str, torch.Tensor | int]
     rows_of: Callable[[str], int]
@@ -68,7 +70,9 @@ class ArgumentSources:
             case "rope":
                 return self.rope(node)[("cos", "sin").index(name)]
             case "state":
-                return self._state(node, name)
+                return self.states[self._state_id(node, name)]
+            case "steps":
+                return self.snapshots[self._state_id(node, name)]
             case "tensor":
                 raise ConfigError(
                     f"{node.id}: a kernel asks for the tensor {name!r}, and programs of this "
@@ -83,10 +87,10 @@ class ArgumentSources:
         rows = self.rows_of(node.outputs[0])
         return edge if rows >= edge.shape[0] else edge[edge.shape[0] - rows :]
 
-    def _state(self, node: Node, local: str) -> torch.Tensor:
+    def _state_id(self, node: Node, local: str) -> str:
         for state_id in node.state:
             if self.circuit.states[state_id].local == local:
-                return self.states[state_id]
+                return state_id
         raise AssertionError(
             f"node {node.id} has no state {local!r}; the rule parser checks states"
         )
