@@ -70,10 +70,7 @@ class ArgumentSources:
             case "state":
                 return self._state(node, name)
             case "tensor":
-                raise ConfigError(
-                    f"{node.id}: a kernel asks for the tensor {name!r}, and programs of this "
-                    "version bind weights and biases only"
-                )
+                return self._small_tensor(node, name)
         raise AssertionError(f"the rule parser let the source {what!r} through")
 
     def _input(self, node: Node, index: int) -> torch.Tensor:
@@ -82,6 +79,12 @@ class ArgumentSources:
             return edge
         rows = self.rows_of(node.outputs[0])
         return edge if rows >= edge.shape[0] else edge[edge.shape[0] - rows :]
+
+    def _small_tensor(self, node: Node, local: str) -> torch.Tensor:
+        for tensor in node.tensors:
+            if tensor.local == local:
+                return self.weights.tensor(tensor.name)
+        raise AssertionError(f"node {node.id} has no tensor {local!r}; the plan is checked for it")
 
     def _state(self, node: Node, local: str) -> torch.Tensor:
         for state_id in node.state:
