@@ -37,9 +37,10 @@ class Precision:
     rows: tuple[PrecisionRow, ...]
 
     def of(self, module: str) -> PrecisionRow:
-        """The row that decides for a module."""
+        """The row that decides for a module; the first expert stands for all (`experts.*.up`)."""
+        named = module.replace(".*.", ".0.")
         for row in self.rows:
-            if row.covers(module):
+            if row.covers(named):
                 return row
         raise BadCircuit(
             f"{self.source}: no row covers the module {module!r}; end with match = '*'"

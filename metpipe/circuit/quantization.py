@@ -57,23 +57,31 @@ def declared_precision(quantization: object, source: str) -> Declared:
 
 
 def _compressed_tensors(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
-    return [*_ignored(table.get("ignore"), where), *_groups(table, where)]
+    return [*_left_alone(table.get("ignore"), where), *_groups(table, where)]
 
 
 def _groups(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     groups = table.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise RefusedConfig(f"{where} has no config_groups")
-    rows = []
-    for name, value in groups.items():
-        inner = f"{where}, {name}"
-        group = _object(value, inner, "the group")
-        weight = _weight_format(_object(group.get("weights"), inner, "weights"), inner)
-        activation = _activation_format(group.get("input_activations"), inner)
-        for target in _texts(group.get("targets"), inner, "targets"):
-            match = "*" if target == "Linear" else target
-            rows.append(PrecisionRow(match, weight, activation))
-    return rows
+    rows = [row for name, value in groups.items() for row in _group(value, f"{where}, {name}")]
+    within = [
+        PrecisionRow(f"{row.match}.*", row.weight, row.activation)
+        for row in rows
+        if row.match.endswith(".experts")
+    ]
+    return [*rows, *within]
+
+
+def _group(value: object, where: str) -> list[PrecisionRow]:
+    """A row per target. A container of experts, named, covers those that no target names."""
+    group = _object(value, where, "the group")
+    weight = _weight_format(_object(group.get("weights"), where, "weights"), where)
+    activation = _activation_format(group.get("input_activations"), where)
+    return [
+        PrecisionRow("*" if target == "Linear" else target, weight, activation)
+        for target in _texts(group.get("targets"), where, "targets")
+    ]
 
 
 def _block_fp8(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
@@ -102,15 +110,20 @@ def _modelopt(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     return [*ignored, PrecisionRow("*", weight, activation)]
 
 
-def _ignored(modules: object, where: str) -> list[PrecisionRow]:
-    """A module that is left alone leaves its inner modules alone as well."""
+def _left_alone(modules: object, where: str) -> list[PrecisionRow]:
+    """Exactly the modules named: compressed-tensors lists `linear_attn` beside what is in it."""
     if modules is None:
         return []
+    return [PrecisionRow(name, "bf16") for name in _texts(modules, where, "the modules left alone")]
+
+
+def _ignored(modules: object, where: str) -> list[PrecisionRow]:
+    """A module that is left alone leaves its inner modules alone as well."""
     rows = []
-    for name in _texts(modules, where, "the modules left alone"):
-        rows.append(PrecisionRow(name, "bf16"))
-        if not name.startswith("re:"):
-            rows.append(PrecisionRow(f"{name}.*", "bf16"))
+    for row in _left_alone(modules, where):
+        rows.append(row)
+        if not row.match.startswith("re:"):
+            rows.append(PrecisionRow(f"{row.match}.*", "bf16"))
     return rows
 
 

@@ -28,6 +28,9 @@ class Model(Frozen):
     """Where config and weights come from: a local checkpoint, a config alone, or a package."""
 
     name: str = Field(description="what reports call it")
+    checkpoint_id: str | None = Field(
+        default=None, description="org/name of the published checkpoint whose facts these are"
+    )
     checkpoint: Place | None = Field(default=None, description="a Hugging Face folder or a .gguf")
     config: dict[str, Any] | None = Field(
         default=None, description="the content of a config.json; weights are made from `seed`"
@@ -43,7 +46,7 @@ class Model(Frozen):
         if data.get("config") is None and data.get("package") is None:
             return data
         name = Path(data["checkpoint"]).name
-        return data | {"name": name, "config": None, "package": None}
+        return data | {"name": name, "checkpoint_id": None, "config": None, "package": None}
 
 
 class Hardware(Frozen):

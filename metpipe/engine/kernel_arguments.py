@@ -8,7 +8,7 @@ reads that input's LAST rows: the head reads the last row of a prefill.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -34,6 +34,8 @@ class ArgumentSources:
     step: Mapping[str, torch.Tensor | int]
     rows_of: Callable[[str], int]
     """edge id -> its rows in this program"""
+    snapshots: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """state id -> f32 [snapshot rows, E]: what `step.snapshots` of a row names; recurrent states"""
 
     def resolve(self, source: Source, group: Group) -> Argument:
         """The value of one source for one group."""
@@ -68,7 +70,9 @@ class ArgumentSources:
             case "rope":
                 return self.rope(node)[("cos", "sin").index(name)]
             case "state":
-                return self._state(node, name)
+                return self.states[self._state_id(node, name)]
+            case "steps":
+                return self.snapshots[self._state_id(node, name)]
             case "tensor":
                 return self._small_tensor(node, name)
         raise AssertionError(f"the rule parser let the source {what!r} through")
@@ -86,10 +90,10 @@ class ArgumentSources:
                 return self.weights.tensor(tensor.name)
         raise AssertionError(f"node {node.id} has no tensor {local!r}; the plan is checked for it")
 
-    def _state(self, node: Node, local: str) -> torch.Tensor:
+    def _state_id(self, node: Node, local: str) -> str:
         for state_id in node.state:
             if self.circuit.states[state_id].local == local:
-                return self.states[state_id]
+                return state_id
         raise AssertionError(
             f"node {node.id} has no state {local!r}; the rule parser checks states"
         )

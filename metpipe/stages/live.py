@@ -50,7 +50,8 @@ class Live:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the run's model section: headers and config only."""
         if self._checkpoint is None:
-            self._checkpoint = open_checkpoint(model_source(self.run), shapes_of=shapes_of_config)
+            shapes_of = shapes_of_config if self.executes else None  # a plan reads no weights
+            self._checkpoint = open_checkpoint(model_source(self.run), shapes_of=shapes_of)
         return self._checkpoint
 
     @property

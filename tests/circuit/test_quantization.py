@@ -72,13 +72,35 @@ def test_declared_formats(table: dict[str, object], expected: tuple[str, str]) -
     [
         (["lm_head"], "lm_head"),
         (["re:.*down_proj"], "model.layers.0.mlp.down_proj"),
-        (["model.layers.0.mlp"], "model.layers.0.mlp.down_proj"),
         (["model.layers.*.mlp*"], "model.layers.0.mlp.down_proj"),
     ],
 )
 def test_an_ignored_module_is_bf16(ignore: list[str], module: str) -> None:
     assert formats(compressed(NVFP4, ignore=ignore), module) == ("bf16", "bf16")
     assert formats(compressed(NVFP4, ignore=ignore), "model.layers.1.self_attn.q_proj")[0] != "bf16"
+
+
+@pytest.mark.parametrize(
+    ("table", "quantised"),
+    [
+        (compressed(NVFP4, ignore=["model.layers.0.mlp"]), True),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.layers.0.mlp"]},
+            False,
+        ),
+    ],
+)
+def test_only_some_methods_leave_alone_what_is_within(table: object, quantised: bool) -> None:
+    assert (formats(table)[0] != "bf16") == quantised
+
+
+def test_a_container_of_experts_covers_those_that_nobody_names() -> None:
+    group = {"targets": ["m.0.mlp.experts"], "weights": NVFP4}
+    named = {"targets": ["m.0.mlp.experts.0.down_proj"], "weights": FP8_CHANNEL}
+    table = {"quant_method": "modelopt", "config_groups": {"group_0": group, "group_1": named}}
+    assert formats(table, "m.0.mlp.experts.*.up_proj")[0] == "nvfp4/g16"
+    assert formats(table, "m.0.mlp.experts.*.down_proj")[0] == "fp8/channel"
+    assert formats(table, "m.0.mlp.shared_expert.up_proj")[0] == "bf16"
 
 
 @pytest.mark.parametrize(

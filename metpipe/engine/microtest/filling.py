@@ -17,6 +17,7 @@ from metpipe.engine.microtest.values import Role, Subject, draw
 
 __all__ = ["Start", "starting_values"]
 
+LOWER_BITS = 0x6A35
 Start = dict[str, torch.Tensor]
 """label -> contents; a label that is absent is an output: it holds marks that nobody writes."""
 
@@ -69,19 +70,38 @@ def _targets(place: Place) -> Iterator[_Target]:
 def _drawn(
     place: Place, kind: str, seed: int, target: _Target, tensor: torch.Tensor
 ) -> torch.Tensor:
-    if tensor.dtype != torch.bfloat16:
+    if not tensor.is_floating_point():
         return torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
     shape = (1, tensor.shape[0]) if tensor.ndim == 1 else (tensor.shape[0], tensor.shape[1])
     beside_matrix = any(OPS[node.op].weight == "matrix" for node in place.nodes)
     subject = Subject(target.role, shape, target.number, beside_matrix)
     named = f"{seed} {kind} {target.label} {place.text}"
-    return draw(kind, subject, zlib.crc32(named.encode())).view(tensor.shape)
+    values = draw(kind, subject, zlib.crc32(named.encode())).view(tensor.shape)
+    return _widened(values) if tensor.dtype == torch.float32 else values
+
+
+def _widened(values: torch.Tensor) -> torch.Tensor:
+    """float32 of bf16 values, with lower bits that no bf16 has.
+
+    They are the same everywhere, so that what is equal or opposite stays so. Zeros, infinities and
+    NaN are as they were.
+    """
+    wide = values.float()
+    is_plain = values.isfinite() & (values != 0)
+    bits = wide.view(torch.int32)
+    bits[is_plain] |= LOWER_BITS
+    return wide
 
 
 def _pool(place: Place, layout: StepLayout, state: str, pool_TE: torch.Tensor) -> torch.Tensor:
-    """Committed tokens hold values; so do the step's own, unless the group writes them."""
+    """Committed tokens hold values; so do the step's own, unless the group writes them.
+
+    Of a recurrent state all slots but the dummy hold some.
+    """
     held = layout.committed
-    if state not in place.written_states:
+    if place.circuit.states[state].kind == "recurrent":
+        held = torch.arange(layout.num_slots) < layout.num_slots - 1
+    elif state not in place.written_states:
         held = held | layout.current
     empty_TE = torch.empty_like(pool_TE)
     fill(empty_TE)

@@ -1,6 +1,7 @@
 """The buffers of a tried group, by label: what each side has of its own, and what both only read.
 
-Labels: an edge's id, `state ID`, `weight of NODE`, `bias of NODE`, `cos of NODE`, `step.NAME`.
+Labels: an edge's id, `state ID`, `snapshots ID`, `weight of NODE`, `bias of NODE`, `cos of NODE`,
+`step.NAME`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from metpipe.engine.program import DTYPES
 from metpipe.engine.rope_tables import rope_spec, rope_tables
 from metpipe.engine.weights import Weights, bound_tensors
 
-__all__ = ["Memory", "argument_sources", "shared_memory", "side_memory", "state_label"]
+__all__ = [
+    "Memory",
+    "argument_sources",
+    "shared_memory",
+    "side_memory",
+    "snapshots_label",
+    "state_label",
+]
 
 Memory = Mapping[str, Guarded]
 
@@ -27,6 +35,11 @@ Memory = Mapping[str, Guarded]
 def state_label(state_id: str) -> str:
     """A state's label: edges may have the same id."""
     return f"state {state_id}"
+
+
+def snapshots_label(state_id: str) -> str:
+    """The label of what rows leave behind of a state."""
+    return f"snapshots {state_id}"
 
 
 def side_memory(place: Place, plan: Plan, layout: StepLayout) -> dict[str, Guarded]:
@@ -41,8 +54,15 @@ def side_memory(place: Place, plan: Plan, layout: StepLayout) -> dict[str, Guard
     }
     pool_rows = layout.num_blocks * layout.block_size
     for state in place.states:
-        shape = (pool_rows, circuit.states[state].elements)
-        memory[state_label(state)] = Guarded.allocate(shape, torch.bfloat16)
+        elements = circuit.states[state].elements
+        if circuit.states[state].kind == "recurrent":
+            pool = Guarded.allocate((layout.num_slots, elements), torch.float32)
+        else:
+            pool = Guarded.allocate((pool_rows, elements), torch.bfloat16)
+        memory[state_label(state)] = pool
+    for state in place.kept_states:
+        shape = (layout.num_snapshots, circuit.states[state].elements)
+        memory[snapshots_label(state)] = Guarded.allocate(shape, torch.float32)
     return memory
 
 
@@ -76,6 +96,7 @@ def argument_sources(
         rope=lambda node: (shared[f"cos of {node.id}"].tensor, shared[f"sin of {node.id}"].tensor),
         step={**step, "block_size": layout.block_size},
         rows_of=place.rows_of,
+        snapshots={state: own[snapshots_label(state)].tensor for state in place.kept_states},
     )
 
 

@@ -86,6 +86,12 @@ class Place:
         found = [state for node in self.nodes for state, how in node.state.items() if how != "read"]
         return tuple(dict.fromkeys(found))
 
+    @property
+    def kept_states(self) -> tuple[str, ...]:
+        """Of those, the ones that a row may leave behind as they are right after it."""
+        kinds = {state: self.circuit.states[state].kind for state in self.written_states}
+        return tuple(state for state, kind in kinds.items() if kind == "recurrent")
+
     def rows_of(self, edge_id: str) -> int:
         """Rows of an edge in this step."""
         return edge_rows(self.fused, self.circuit.edges[edge_id], self.rows)

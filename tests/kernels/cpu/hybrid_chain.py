@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tests.kernels.cpu.hybrid import EXPERTS, Layer
+from tests.kernels.cpu.hybrid import EXPERTS, Layer, no_steps
 from tests.kernels.cpu.values import make
 
 ROWS = 5
@@ -45,21 +45,23 @@ def _delta(functions: Mapping[str, Any], kind: str, written: dict[str, torch.Ten
     conv, qkvz = layer.conv(), layer.qkvz(ROWS)
     written |= {"conv": conv["conv"], "h": layer.states(), "h_fused": layer.states()}
     y, qkv = out("conv_out", ROWS, channels), out("qkv", ROWS, channels)
-    call("conv.conv1d_update", x=qkvz, slots=slots, y=y, **conv)
+    windows = {"slots": slots, **no_steps(conv["conv"], ROWS)}
+    states = {"slots": slots, **no_steps(written["h"], ROWS)}
+    call("conv.conv1d_update", x=qkvz, y=y, **windows, **conv)
     call("conv.l2_norm", x=y, y=qkv, **layer.norm())
     fused = out("conv_fused", ROWS, channels)
-    call("conv.conv_l2_norm", x=qkvz, slots=slots, y=fused, **conv, **layer.norm())
+    call("conv.conv_l2_norm", x=qkvz, y=fused, **windows, **conv, **layer.norm())
     given = {**layer.recurrence(ROWS), "qkv": qkv, **both}
     core = out("core", ROWS, dim)
-    call("delta.gdn_recurrence", h=written["h"], slots=slots, y=core, **given)
+    call("delta.gdn_recurrence", h=written["h"], y=core, **states, **given)
     gated = out("gated", ROWS, dim, dtype=bf16)
     call("gated_norm.gated_rms_norm", x=core, y=gated, **layer.gated(ROWS))
     whole = out("gated_fused", ROWS, dim, dtype=bf16)
     call(
         "delta.recurrence_norm",
         h=written["h_fused"],
-        slots=slots,
         y=whole,
+        **states,
         **given,
         **layer.gated(ROWS),
     )
