@@ -8,7 +8,7 @@ LAST rows of its inputs: the head reads the last row of a prefill.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -30,12 +30,12 @@ class ArgumentSources:
     edges: Mapping[str, torch.Tensor]
     """edge id -> [rows, dim], for edges that stay in memory"""
     states: Mapping[str, torch.Tensor]
+    snapshots: Mapping[str, torch.Tensor]
+    """state id -> f32 [snapshot rows, E]: what `step.snapshots` of a row names; recurrent states"""
     rope: Callable[[Node], tuple[torch.Tensor, torch.Tensor]]
     step: Mapping[str, torch.Tensor | int]
     rows_of: Callable[[str], int]
     """edge id -> its rows in this program"""
-    snapshots: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """state id -> f32 [snapshot rows, E]: what `step.snapshots` of a row names; recurrent states"""
 
     def resolve(self, source: Source, group: Group) -> Argument:
         """The value of one source for one group."""

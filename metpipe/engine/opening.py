@@ -7,6 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from metpipe.circuit import Circuit, circuit_from_config
+from metpipe.engine.allocation import (
+    allocate_drafter,
+    allocate_snapshots,
+    allocate_states,
+    allocate_step,
+    pool_bytes,
+    pool_shapes,
+)
 from metpipe.engine.allocator import Allocator
 from metpipe.engine.checkpoints import (
     Checkpoint,
@@ -15,7 +23,8 @@ from metpipe.engine.checkpoints import (
     required_memory,
 )
 from metpipe.engine.kernel_sets import KernelSets
-from metpipe.engine.model import Model, PoolSizes, allocate_states, allocate_step, pool_shapes
+from metpipe.engine.model import Model
+from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.pools import SequencePool
 from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.engine.step_inputs import step_bytes, table_columns
@@ -66,7 +75,7 @@ def open_model(
     sets.builtin.functions["environment.check_environment"]()
     shapes = weight_shapes(circuit, checkpoint.tensors)
     _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
-    needed = required_memory(shapes) + required_memory(pool_shapes(circuit, sizes))
+    needed = required_memory(shapes) + pool_bytes(circuit, pool_shapes(circuit, sizes))
     check_memory(needed, what=f"weights and KV pools of {checkpoint.name}")
     needed += _bytes_of_max_seq_len(circuit, sizes)
     said = f"serve.max_seq_len={sizes.max_seq_len}: block table, rope tables, weights and KV pools"
@@ -79,6 +88,8 @@ def open_model(
         sets=sets,
         weights=load_weights(circuit, checkpoint, allocator, on_tensor),
         states=allocate_states(circuit, allocator, sizes),
+        snapshots=allocate_snapshots(circuit, allocator, sizes),
+        drafter_hidden_SD=allocate_drafter(circuit, allocator, sizes),
         pool=SequencePool(sizes.num_blocks, sizes.num_slots, sizes.block_size),
         step=allocate_step(allocator, sizes),
         sizes=sizes,

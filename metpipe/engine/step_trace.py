@@ -12,6 +12,7 @@ from metpipe.engine.forward import Forward
 from metpipe.engine.model import Model
 from metpipe.engine.pools import Sequence
 from metpipe.engine.runners import CircuitRunner
+from metpipe.engine.step_inputs import RowRun
 
 __all__ = ["WrittenEdge", "trace_step"]
 
@@ -39,8 +40,8 @@ def trace_step(
     afterwards.
     """
     assert isinstance(forward.runner, CircuitRunner), "only a circuit forward has edges"
-    forward.pool.reserve(sequence, sequence.length + len(tokens))
-    forward.step.fill_run(sequence, tokens)
+    model.pool.reserve(sequence, sequence.length + len(tokens))
+    model.step.fill([RowRun(sequence, tokens, sequence.length)], len(tokens))
     program, edges = forward.runner.program(mode, len(tokens))
     launches = iter(program.launches)
     written = []

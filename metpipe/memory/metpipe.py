@@ -7,6 +7,7 @@ are never loaded, never counted.
 
 from __future__ import annotations
 
+from metpipe.circuit import padded_rows
 from metpipe.memory import formulas
 from metpipe.memory.planned import StateGroup
 from metpipe.memory.point import Point
@@ -23,8 +24,8 @@ SOURCES = {
     "workspace": "per kernel family and buffer: its expressions in FAMILIES.toml, widest run",
     "tables": "rope cosines and sines in f32: 2 x max_seq_len x rotary_dim / 2 x 4 per "
     "parameter set",
-    "step": "i32 token ids, positions, slots and block table: rows of the widest run x "
-    "(3 + ceil(max_seq_len / block) + 1) x 4",
+    "step": "i32 token ids, positions, slots, snapshots and block table: rows of the widest run x "
+    "(4 + ceil(max_seq_len / block) + 1) x 4",
 }
 
 
@@ -69,7 +70,7 @@ def runs_of(point: Point) -> tuple[RunBytes, ...]:
     """The programs that the serve needs at this load: its decode step and its widest prefill."""
     if point.boot is not None:
         return tuple(_run(point, f"{mode} {rows}", mode, rows) for mode, rows in point.boot.runs)
-    rows = formulas.padded_rows(point.workload.concurrency)
+    rows = padded_rows(point.workload.concurrency)
     prefill = formulas.prefill_rows(point.workload.isl, point.serve.max_prefill_tokens)
     return (
         _run(point, "decode", "decode" if rows == 1 else "multi_seq", rows),

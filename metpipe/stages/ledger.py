@@ -60,6 +60,6 @@ def _executed_point(live: Live, model: Model) -> Point:
         boot=Boot(
             kv_blocks=sizes.num_blocks,
             slots=sizes.num_slots,
-            runs=(("decode", 1), ("prefill", sizes.max_rows)),
+            runs=sizes.runs,
         ),
     )

@@ -23,8 +23,9 @@ from metpipe.engine.checkpoints import (
     require_tokenizer,
 )
 from metpipe.engine.kernel_sets import KernelSets
-from metpipe.engine.model import Model, PoolSizes
+from metpipe.engine.model import Model
 from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.serve_flags import ExecutedServe, executed_serve
 from metpipe.errors import ConfigError
@@ -100,8 +101,8 @@ class Live:
             block_size=serve.block_size,
             max_seq_len=serve.max_seq_len,
             max_prefill_rows=prefill_rows,
-            max_rows=prefill_rows,
-            max_sequences=1,
+            runs=(("decode", 1), ("prefill", prefill_rows)),
+            snapshot_rows=0,
         )
 
     def model(self, progress: Progress | None = None) -> Model:

@@ -115,7 +115,7 @@ class _Search:
     def _prefill_edges(self, forward: Forward, sequence: Opened) -> tuple[WrittenEdge, ...]:
         """The edges of every chunk of the prefill, one chunk after another."""
         written: list[WrittenEdge] = []
-        limit = forward.max_prefill_rows
+        limit = self.model.sizes.max_prefill_rows
         for start in range(0, len(self.trace.prompt), limit):
             tokens = self.trace.prompt[start : start + limit]
             written += trace_step(self.model, forward, sequence, "prefill", tokens)
