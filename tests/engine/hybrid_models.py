@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from metpipe.oracle import quiet
 
-__all__ = ["CONFIGS", "DraftHead", "save_hybrid", "unstack"]
+__all__ = ["CONFIGS", "DraftHead", "save_hybrid", "set_key", "unstack"]
 
 LINEAR, FULL = "linear_attention", "full_attention"
 

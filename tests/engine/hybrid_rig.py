@@ -101,19 +101,15 @@ class Rig:
         return row
 
     def legacy_step(
-        self,
-        runs: Sequence[tuple[Tenant, Sequence[int]]],
-        snapshots: Sequence[int] = (),
-        head_rows: int | None = None,
+        self, mode: str, runs: Sequence[tuple[Tenant, Sequence[int]]], snapshots: Sequence[int] = ()
     ) -> dict[str, torch.Tensor]:
         """Run the hand-written step; copies of logits, tokens and hidden stream."""
-        rows = self.fill(runs, snapshots)
-        launches, outputs = self.legacy.bind(rows, rows if head_rows is None else head_rows)
-        return _run(launches, outputs)
-
-    def legacy_draft(self, runs: Sequence[tuple[Tenant, Sequence[int]]]) -> dict[str, torch.Tensor]:
-        """As `legacy_step`, of the draft head, which reads `hidden`."""
-        return _run(*self.legacy.bind_draft(self.fill(runs)))
+        step = self.legacy.bind(mode, self.fill(runs, snapshots))
+        for launch in step.launches:
+            launch()
+        assert step.hidden_RD is not None
+        outputs = {"logits": step.logits_SV, "tokens": step.tokens_S1, "hidden": step.hidden_RD}
+        return {name: tensor.clone() for name, tensor in outputs.items()}
 
     def circuit_step(
         self, mode: str, runs: Sequence[tuple[Tenant, Sequence[int]]], snapshots: Sequence[int] = ()
@@ -124,9 +120,13 @@ class Rig:
         for launch in program.launches:
             launch()
         found = {name: view.clone() for name, view in program.outputs.items()}
-        section = "draft" if mode == "draft" else "main"
-        last = [block for block in self.circuit.blocks if block.section == section][-2]
-        return {**found, "hidden": views[str(last.stream_out)].clone()}
+        return {"hidden": views[self.drafts_read].clone(), **found}
+
+    @property
+    def drafts_read(self) -> str:
+        """The edge that the draft head starts from: the target's last stream."""
+        blocks = self.circuit.blocks
+        return next(str(block.stream_in) for block in blocks if block.section == "draft")
 
     def program(self, mode: str, rows: int) -> tuple[Program, dict[str, torch.Tensor]]:
         """One kernel per op, and every edge that it stores."""
@@ -147,11 +147,12 @@ class Rig:
             name: value if name == "block_size" else value[:rows]
             for name, value in self.step.items()
         }
-        hidden = {"draft.mtp_in.hidden": self.hidden[:rows]} if mode == "draft" else {}
+        if mode == "draft":
+            views[self.drafts_read] = self.hidden[:rows]
         sources = ArgumentSources(
             circuit=self.circuit,
             weights=self.weights,
-            edges={**views, **hidden},
+            edges=views,
             states=self.states,
             snapshots=self.snapshots,
             rope=lambda node: self._tables(
@@ -183,13 +184,3 @@ class Rig:
 
 def _nan(rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.full((rows, dim), float("nan"), dtype=dtype)
-
-
-def _run(launches: Any, outputs: Any) -> dict[str, torch.Tensor]:
-    for launch in launches:
-        launch()
-    return {
-        "logits": outputs.logits_SV.clone(),
-        "tokens": outputs.tokens_S1.clone(),
-        "hidden": outputs.hidden_RD.clone(),
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,6 @@ pytest.importorskip("transformers.models.qwen3_5_moe.modeling_qwen3_5_moe")
 Make = Callable[[str, int], Path]
 TOKENS = torch.randint(211, (44,), generator=torch.Generator().manual_seed(5)).tolist()
 BLOCKS = [3, 1, 7, 5, 9, 11]
-CHANGES = {"experts, nested, tied": "experts"}
-"""Of these names one suffices where both families and both nestings are shown elsewhere."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +46,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 def theirs(folder: Path, name: str) -> Any:
-    """transformers' own model of the folder, in bf16."""
+    """The model of the folder, opened by transformers, in bf16."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     nested = "text_config" in CONFIGS[name]
@@ -82,10 +81,10 @@ def test_logits_are_those_of_transformers(saved: Make, name: str, seed: int) -> 
     folder = saved(name, seed)
     rig = Rig(folder)
     one, other = rig.open(2, BLOCKS), rig.open(0, [20, 22, 21, 25])
-    rig.legacy_step([(one, TOKENS[:11])], head_rows=1)
-    ours = [rig.legacy_step([(one, TOKENS[11:17])], head_rows=1)["logits"][0]]
+    rig.legacy_step("prefill", [(one, TOKENS[:11])])
+    ours = [rig.legacy_step("prefill", [(one, TOKENS[11:17])])["logits"][0]]
     for at in range(17, len(TOKENS)):
-        step = rig.legacy_step([(other, [TOKENS[-at]]), (one, [TOKENS[at]])])
+        step = rig.legacy_step("multi_seq", [(other, [TOKENS[-at]]), (one, [TOKENS[at]])])
         assert step["tokens"].flatten().tolist() == step["logits"].float().argmax(-1).tolist()
         ours.append(step["logits"][1])
     model, found = theirs(folder, name), {}
@@ -109,7 +108,7 @@ def test_the_draft_head_is_transformers_modules_put_together(
     one, other, ours = rig.open(1, BLOCKS), rig.open(3, [33, 30, 31]), []
     for at in range(20):
         rig.hidden[0], rig.hidden[1] = hidden_TD[19 - at], hidden_TD[at]
-        step = rig.legacy_draft([(other, [TOKENS[at + 1]]), (one, [TOKENS[at]])])
+        step = rig.legacy_step("draft", [(other, [TOKENS[at + 1]]), (one, [TOKENS[at]])])
         ours.append(step["logits"][1])
     model, found = theirs(folder, name), {}
     config = model.config.get_text_config()
@@ -137,23 +136,21 @@ def assert_equal(ours: dict[str, torch.Tensor], circuits: dict[str, torch.Tensor
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_step_has_the_bytes_of_the_circuit_s_reference_rules(
-    saved: Make, name: str
-) -> None:
+def test_every_step_has_the_bytes_of_the_circuit_s_reference_rules(saved: Make, name: str) -> None:
     folder = saved(name, 1)
     legacy, circuit = Rig(folder), Rig(folder)
     a, b = (rig.open(2, BLOCKS) for rig in (legacy, circuit))
     c, d = (rig.open(0, [20, 22, 21]) for rig in (legacy, circuit))
     for first, last in ((0, 17), (17, 18)):
         tokens = TOKENS[first:last]
-        ours = legacy.legacy_step([(a, tokens)], head_rows=1)
+        ours = legacy.legacy_step("prefill", [(a, tokens)])
         assert_equal(ours, circuit.circuit_step("prefill", [(b, tokens)]))
-    ours = legacy.legacy_step([(a, [5])])
+    ours = legacy.legacy_step("decode", [(a, [5])])
     assert_equal(ours, circuit.circuit_step("decode", [(b, [5])]))
-    ours = legacy.legacy_step([(c, [9]), (a, [6])])
+    ours = legacy.legacy_step("multi_seq", [(c, [9]), (a, [6])])
     assert_equal(ours, circuit.circuit_step("multi_seq", [(d, [9]), (b, [6])]))
     verify = [7, 8, 9, 10], [4, 1, 3, -1]
-    ours = legacy.legacy_step([(a, verify[0])], verify[1])
+    ours = legacy.legacy_step("verify", [(a, verify[0])], verify[1])
     assert_equal(ours, circuit.circuit_step("verify", [(b, verify[0])], verify[1]))
     assert legacy.state_of(a) == circuit.state_of(b)
     assert legacy.state_of(c) == circuit.state_of(d)
@@ -173,7 +170,7 @@ def test_a_draft_step_has_the_bytes_of_the_circuit_s(saved: Make, name: str) -> 
         for rig in (legacy, circuit):
             rig.hidden.copy_(hidden.roll(at))
         runs = [[(one, [TOKENS[at]]), (two, [TOKENS[-at]])] for one, two in tenants]
-        assert_equal(legacy.legacy_draft(runs[0]), circuit.circuit_step("draft", runs[1]))
+        assert_equal(legacy.legacy_step("draft", runs[0]), circuit.circuit_step("draft", runs[1]))
     for one, two in zip(*tenants, strict=True):
         assert legacy.state_of(one) == circuit.state_of(two)
 
@@ -182,9 +179,9 @@ def test_a_snapshot_is_the_state_of_as_many_decode_steps(saved: Make) -> None:
     folder = saved("dense", 1)
     verified, decoded = Rig(folder), Rig(folder)
     one, two = verified.open(2, BLOCKS), decoded.open(0, [20, 22, 21])
-    verified.legacy_step([(one, TOKENS[:3])], [5, 0, -1])
+    verified.legacy_step("verify", [(one, TOKENS[:3])], [5, 0, -1])
     for count, row in ((1, 5), (2, 0)):
-        decoded.legacy_step([(two, [TOKENS[count - 1]])])
+        decoded.legacy_step("decode", [(two, [TOKENS[count - 1]])])
         for state, kept in verified.snapshots.items():
             assert torch.equal(kept[row], decoded.states[state][0])
 
@@ -192,22 +189,22 @@ def test_a_snapshot_is_the_state_of_as_many_decode_steps(saved: Make) -> None:
 def test_hidden_rows_stay_readable_through_a_draft_step(saved: Make) -> None:
     rig = Rig(saved("experts", 1))
     one = rig.open(2, BLOCKS)
-    launches, outputs = rig.legacy.bind(rig.fill([(one, TOKENS[:5])]), 5)
-    for launch in launches:
+    step = rig.legacy.bind("verify", rig.fill([(one, TOKENS[:5])]))
+    for launch in step.launches:
         launch()
-    before = [outputs.hidden_RD.clone(), outputs.logits_SV.clone()]
-    rig.hidden.copy_(outputs.hidden_RD[:4])
+    before = [step.hidden_RD.clone(), step.logits_SV.clone()]
+    rig.hidden.copy_(step.hidden_RD[:4])
     drafter = rig.open(1, [30])
-    rig.legacy_draft([(drafter, [3])])
-    assert torch.equal(outputs.hidden_RD, before[0])
-    assert torch.equal(outputs.logits_SV, before[1])
+    rig.legacy_step("draft", [(drafter, [3])])
+    assert torch.equal(step.hidden_RD, before[0])
+    assert torch.equal(step.logits_SV, before[1])
 
 
 def test_closing_gives_every_buffer_back(saved: Make) -> None:
     rig = Rig(saved("experts", 1))
     before = rig.allocator.bytes_by_tag()
-    rig.legacy.bind(MAX := 7, MAX)
-    rig.legacy.bind_draft(2)
+    rig.legacy.bind("multi_seq", 7)
+    rig.legacy.bind("draft", 2)
     assert rig.allocator.bytes_by_tag()["legacy"] > 0
     rig.legacy.close()
     assert rig.allocator.bytes_by_tag() == before
@@ -218,7 +215,7 @@ def test_the_rope_table_is_the_circuit_s(saved: Make, name: str) -> None:
     """One spec, so that a model makes one table for both forwards."""
     rig = Rig(saved(name, 1))
     specs = {
-        rope_spec(__import__("json").loads(node.params["rope"]), int(node.params["rotary_dim"]))
+        rope_spec(json.loads(node.params["rope"]), int(node.params["rotary_dim"]))
         for node in rig.circuit.nodes
         if node.op == "rope"
     }
@@ -252,8 +249,8 @@ def test_absent_keys_take_the_defaults_of_transformers_classes() -> None:
         assert (shape.experts is None) == (model_type == "qwen3_5_text")
 
 
-def test_a_model_without_draft_head_binds_no_draft(saved: Make) -> None:
+def test_a_model_that_does_not_draft_binds_no_draft(saved: Make) -> None:
     rig = Rig(saved("dense", 1))
     rig.legacy.drafter_hidden = None
-    with pytest.raises(ValueError, match="no draft head"):
-        rig.legacy.bind_draft(1)
+    with pytest.raises(ValueError, match="without its draft head"):
+        rig.legacy.bind("draft", 1)

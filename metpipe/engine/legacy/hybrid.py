@@ -13,18 +13,16 @@ from dataclasses import dataclass, field
 import torch
 
 from metpipe.engine.allocator import Allocator
+from metpipe.engine.legacy.forward import Kernels, LegacyStep, head_rows
 from metpipe.engine.legacy.hybrid_ffn import feed_forward
 from metpipe.engine.legacy.hybrid_mixers import Mixers
 from metpipe.engine.legacy.hybrid_shape import HybridShape
-from metpipe.engine.legacy.ops import Buffers, Kernels, Ops
-from metpipe.engine.legacy.outputs import StepOutputs
-from metpipe.engine.program import Launch
+from metpipe.engine.legacy.ops import Buffers, Ops
 from metpipe.engine.weights import Weights
 
 __all__ = ["HybridLegacy", "HybridShape"]
 
 DRAFT_LAYER = "mtp.layers.0"
-Bound = tuple[tuple[Launch, ...], StepOutputs]
 
 
 @dataclass(slots=True)
@@ -44,16 +42,22 @@ class HybridLegacy:
     max_rows: int
     max_head_rows: int
     drafter_hidden: torch.Tensor | None = None
-    """bf16 [sequences, D]: the stream that a draft step starts from; None: no draft head"""
+    """bf16 [sequences, D]: the stream that a draft step starts from; None: drafts do not run"""
     _buffers: Buffers = field(init=False)
 
     def __post_init__(self) -> None:
         self._buffers = Buffers(self.allocator)
 
-    def bind(self, rows: int, head_rows: int) -> Bound:
-        """The launches of a target's step over `rows` rows, logits for the last `head_rows`."""
-        ops = self._ops(rows, self.max_rows, "")
-        mixers = self._mixers()
+    def bind(self, mode: str, rows: int) -> LegacyStep:
+        """The launches of a step of `rows` rows, of the draft head in mode draft.
+
+        Raises:
+            ValueError: a draft of a model that was opened without its draft head.
+        """
+        return self._draft_step(rows) if mode == "draft" else self._target_step(mode, rows)
+
+    def _target_step(self, mode: str, rows: int) -> LegacyStep:
+        ops, mixers = self._ops(rows, self.max_rows, ""), self._mixers()
         x_RD = ops.embed(f"{self.shape.root}.embed_tokens", "x")
         for layer, attends in enumerate(self.shape.attends):
             base = f"{self.shape.root}.layers.{layer}"
@@ -62,17 +66,13 @@ class HybridLegacy:
             else:
                 x_RD = mixers.delta_net(ops, x_RD, layer)
             x_RD = feed_forward(ops, x_RD, base, self.shape.experts)
-        head = ops.narrowed(head_rows, self.max_head_rows)
+        head = ops.narrowed(head_rows(mode, rows), self.max_head_rows)
         return self._head(head, x_RD, f"{self.shape.root}.norm")
 
-    def bind_draft(self, rows: int) -> Bound:
-        """The launches of a draft step: row i of `drafter_hidden` and the token that follows it.
-
-        Raises:
-            ValueError: the model has no draft head.
-        """
+    def _draft_step(self, rows: int) -> LegacyStep:
+        """Row i goes on from row i of `drafter_hidden` and the token that follows it."""
         if self.drafter_hidden is None:
-            raise ValueError("a draft step of a model that has no draft head")
+            raise ValueError("a draft step of a model that was opened without its draft head")
         ops = self._ops(rows, self.drafter_hidden.shape[0], "draft ")
         x_RD = self._joined(ops, self.drafter_hidden[:rows])
         x_RD = self._mixers().attention(ops, x_RD, DRAFT_LAYER, "draft")
@@ -88,7 +88,7 @@ class HybridLegacy:
         ops.run("split.concat", first=e_RD, second=h_RD, y=joined)
         return ops.linear(joined, "x", "mtp.fc")
 
-    def _head(self, ops: Ops, x_RD: torch.Tensor, norm: str) -> Bound:
+    def _head(self, ops: Ops, x_RD: torch.Tensor, norm: str) -> LegacyStep:
         """Final norm, logits and greedy choice of the stream's last rows."""
         last_SD = x_RD[x_RD.shape[0] - ops.rows :]
         xn_SD = ops.norm(last_SD, norm, "head_in")
@@ -96,7 +96,7 @@ class HybridLegacy:
         logits_SV = ops.linear(xn_SD, "logits", tied if self.shape.tied else "lm_head")
         tokens_S1 = ops.out("tokens", 1, torch.int32)
         ops.run("head.argmax", logits=logits_SV, tokens=tokens_S1)
-        return tuple(ops.launches), StepOutputs(logits_SV, tokens_S1, x_RD)
+        return LegacyStep(tuple(ops.launches), logits_SV, tokens_S1, x_RD)
 
     def _ops(self, rows: int, most: int, section: str) -> Ops:
         eps = self.shape.eps

@@ -5,18 +5,17 @@ Shapes: R rows of the step, D features. All bf16 unless said otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from metpipe.engine.allocator import Allocator
+from metpipe.engine.legacy.forward import Kernels
 from metpipe.engine.program import Launch
 from metpipe.engine.weights import Weights
 
-__all__ = ["Buffers", "Kernels", "Ops"]
-
-Kernels = Mapping[str, Callable[..., Launch]]
+__all__ = ["Buffers", "Ops"]
 
 
 @dataclass(slots=True)
