@@ -73,7 +73,7 @@ def open_model(
     """
     _refuse_unexecuted(circuit, checkpoint.source)
     sets.builtin.functions["environment.check_environment"]()
-    shapes = weight_shapes(circuit)
+    shapes = weight_shapes(circuit, checkpoint.tensors)
     _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
     needed = required_memory(shapes) + pool_bytes(circuit, pool_shapes(circuit, sizes))
     check_memory(needed, what=f"weights and KV pools of {checkpoint.name}")

@@ -11,7 +11,8 @@ from metpipe.circuit import padded_rows
 from metpipe.memory import formulas
 from metpipe.memory.planned import StateGroup
 from metpipe.memory.point import Point
-from metpipe.memory.report import Counts, RunBytes, StateBytes, Term, WorkspaceBytes
+from metpipe.memory.report import Counts, RunBytes, StateBytes, Term
+from metpipe.memory.workspaces import workspaces_of
 
 __all__ = ["count"]
 
@@ -38,7 +39,7 @@ def count(point: Point) -> Counts:
     """
     states = tuple(_state(point, group) for group in point.planned.states)
     runs = runs_of(point)
-    workspaces = _workspaces(point, runs)
+    workspaces = workspaces_of(point, ((run.label, run.mode, run.rows) for run in runs))
     sizes = {
         "weights": point.planned.weights,
         "kv": sum(state.bytes for state in states if state.holding == "blocks"),
@@ -54,7 +55,8 @@ def count(point: Point) -> Counts:
         states=states,
         runs=runs,
         workspaces=workspaces,
-        kv_blocks=num_kv_blocks(point) if any(s.holding == "blocks" for s in states) else 0,
+        kv_blocks=num_kv_blocks(point) if sizes["kv"] else 0,
+        pool_bytes=sizes["kv"],
         notes=("outside bytes not counted: this engine loads bound tensors only",),
     )
 
@@ -135,23 +137,3 @@ def _tables(point: Point) -> int:
 def _step(point: Point, runs: tuple[RunBytes, ...]) -> int:
     serve, widest = point.serve, max(run.rows for run in runs)
     return formulas.step_input_bytes(widest, serve.max_seq_len, serve.block_size)
-
-
-def _workspaces(point: Point, runs: tuple[RunBytes, ...]) -> tuple[WorkspaceBytes, ...]:
-    """Per family and buffer the run that needs most; the first wins ties."""
-    names = {
-        "max_seq_len": point.serve.max_seq_len,
-        "block_size": point.serve.block_size,
-        "threads": point.threads,
-        "sm_count": point.device.sm_count,
-    }
-    known = {name: value for name, value in names.items() if value is not None}
-    widest: dict[tuple[str, str], WorkspaceBytes] = {}
-    for run in runs:
-        for need in point.planned.sizes(run.mode, run.rows).workspaces(run.rows, known):
-            key = (need.family, need.name)
-            if key not in widest or need.bytes > widest[key].bytes:
-                widest[key] = WorkspaceBytes(
-                    need.family, need.name, need.bytes, run.label, need.nodes
-                )
-    return tuple(widest.values())

@@ -25,6 +25,7 @@ class WorkspaceNeed:
     name: str
     bytes: int
     nodes: int
+    in_arena: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,13 @@ class PlanSizes:
         """
         known = {**self.plan.circuit.dims, **names, "n": rows}
         return tuple(
-            WorkspaceNeed(use.family, use.workspace.name, _largest(use, known), use.nodes)
+            WorkspaceNeed(
+                use.family,
+                use.workspace.name,
+                _largest(use, known),
+                use.nodes,
+                use.workspace.in_arena,
+            )
             for use in self._uses
         )
 

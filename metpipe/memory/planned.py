@@ -40,6 +40,7 @@ class StateGroup:
     elements: int
     section: str
     states: tuple[str, ...]
+    verify: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ def _stored(circuit: Circuit) -> tuple[NodeBytes, ...]:
 def _grouped(circuit: Circuit) -> tuple[StateGroup, ...]:
     groups: dict[tuple[object, ...], list[StateDecl]] = {}
     for state in circuit.states.values():
-        key = (state.local, state.kind, state.lifetime, state.format, state.elements, state.section)
-        groups.setdefault(key, []).append(state)
+        key = (state.local, state.kind, state.lifetime, state.format, state.elements)
+        groups.setdefault((*key, state.section, state.verify), []).append(state)
     return tuple(
         StateGroup(
             local=members[0].local,
@@ -135,6 +136,7 @@ def _grouped(circuit: Circuit) -> tuple[StateGroup, ...]:
             elements=members[0].elements,
             section=members[0].section,
             states=tuple(state.id for state in members),
+            verify=members[0].verify,
         )
         for members in groups.values()
     )

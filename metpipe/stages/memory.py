@@ -11,8 +11,9 @@ from metpipe.memory.evaluate import evaluate
 from metpipe.memory.inverse import max_concurrency, max_isl
 from metpipe.memory.kernel_set import read_kernel_set
 from metpipe.memory.planned import Planned
-from metpipe.memory.point import Point, Workload, serve_from_config
+from metpipe.memory.point import Point, Workload
 from metpipe.memory.record import to_record
+from metpipe.memory.serve import serve_from_config
 from metpipe.pipeline import StageContext
 from metpipe.report.memory_section import memory_section
 from metpipe.resources import kernels_dir
