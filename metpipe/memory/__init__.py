@@ -14,6 +14,7 @@ from metpipe.memory.record import to_record
 from metpipe.memory.registry import read_devices
 from metpipe.memory.report import MemoryReport, Term
 from metpipe.memory.serve import Serve, serve_from_config
+from metpipe.memory.stored import quantised_formats
 
 __all__ = [
     "ACCOUNTINGS",
@@ -39,6 +40,7 @@ __all__ = [
     "max_concurrency",
     "max_isl",
     "node_shares",
+    "quantised_formats",
     "read_devices",
     "read_kernel_set",
     "serve_from_config",

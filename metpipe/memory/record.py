@@ -33,7 +33,7 @@ def to_record(
         "terms": [asdict(term) for term in report.terms],
         "nodes": [{**asdict(node), "derived": _copies(node)} for node in counts.nodes],
         "states": [{**asdict(state), "states": list(state.states)} for state in counts.states],
-        "runs": [asdict(run) for run in counts.runs],
+        "runs": [{**asdict(run), "uncovered": list(run.uncovered)} for run in counts.runs],
         "workspaces": [asdict(workspace) for workspace in counts.workspaces],
         "totals": {
             "low": report.total_low,

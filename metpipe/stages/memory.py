@@ -19,6 +19,7 @@ from metpipe.report.memory_section import memory_section
 from metpipe.resources import kernels_dir
 from metpipe.stages.devices import planned_device, planned_for
 from metpipe.stages.live import Live, live_of
+from metpipe.stages.served import served
 
 __all__ = ["planned_model", "point_of", "run_memory"]
 
@@ -55,7 +56,7 @@ def point_of(live: Live) -> Point:
     """The run's question to the evaluator."""
     run, load = live.run, live.run.workload
     return Point(
-        planned=planned_model(live.checkpoint().config, live.circuit()),
+        planned=planned_model(*served(live)),
         device=planned_device(run),
         serve=serve_from_config(run.serve.model_dump()),
         workload=Workload(load.isl, load.osl, load.concurrency),
