@@ -57,9 +57,8 @@ def _value(
     wanted = {str(layer) for layer, kind in enumerate(kinds) if kind == place.kind}
     if set(layers) != wanted:
         odd = min(set(layers) ^ wanted, key=str)
-        raise fail(
-            f"{place.key} must name the layers of kind {place.kind} and no other: layer {odd}"
-        )
+        named = f"{place.key} must name the layers of kind {place.kind} and no other"
+        raise fail(f"{named}: layer {odd}")
     values = {json.dumps(layer.get(place.member)) for layer in layers.values()}
     if len(values) > 1:
         raise fail(f"{place.key}: the layers differ in {place.member}, and one size is supported")

@@ -1,4 +1,4 @@
-"""Gemma 4: two sizes of heads, norms on both sides, experts beside a dense feed-forward, capped logits."""
+"""Gemma 4: two sizes of heads, norms on both sides, experts beside the dense feed-forward."""
 
 from __future__ import annotations
 
