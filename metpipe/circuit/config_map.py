@@ -108,7 +108,8 @@ class LayerSource:
 class IntervalRule:
     """The last of every `key` layers is of one kind, the others of another."""
 
-    key: str
+    key: str | None
+    """None: no key says it, every `default` layers"""
     default: int
     last: str
     others: str
@@ -127,6 +128,8 @@ class LayerRule:
     """the kind of every layer where no source is there; None: the interval says, or one must be"""
     sources: tuple[LayerSource, ...]
     interval: IntervalRule | None = None
+    count_from_list: bool = False
+    """where the count is not stated, a source's length is it"""
 
 
 @dataclass(frozen=True, slots=True)

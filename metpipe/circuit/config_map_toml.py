@@ -91,13 +91,14 @@ def _layers(root: Table) -> LayerRule:
             uniform=table.optional_text("uniform"),
             sources=tuple(_layer_source(source) for source in table.tables("source")),
             interval=_interval(table) if table.has("interval") else None,
+            count_from_list=table.boolean("count_from_list", False),
         )
 
 
 def _interval(layers: Table) -> IntervalRule:
     with layers.table("interval") as table:
         return IntervalRule(
-            key=table.text("key"),
+            key=table.optional_text("key"),
             default=table.integer("default"),
             last=table.text("last"),
             others=table.text("others"),
