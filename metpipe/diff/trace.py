@@ -34,6 +34,8 @@ class Trace:
     """Ids that the draft head gave: before the first step, then after each."""
     slots: tuple[int, ...] = ()
     """The state slot of each sequence."""
+    computed: int = 0
+    """Prompt tokens that the prefill computed; a restored prefix is not."""
     rank: int = 0
 
     def __post_init__(self) -> None:

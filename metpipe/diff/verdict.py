@@ -46,6 +46,8 @@ class Evidence:
     unexercised: tuple[str, ...] = ()
     """A sentence for each path that should have run and did not."""
     vacuous: tuple[VacuousPair, ...] = ()
+    broken: tuple[str, ...] = ()
+    """A sentence for each promise of the kernel set that a row across two axes broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,17 @@ def wrong(evidence: Evidence) -> Iterator[str]:
     for case in evidence.cases:
         if case.judged and not case.comparison:
             yield f"{case.name}, {case.comparison.sentence}"
+    yield from evidence.broken
     shown_only = unjudged_variants(evidence)
     for moved in evidence.moved:
         if moved.labels and moved.variant not in shown_only:
             labels = ", ".join(moved.labels)
             yield f"{moved.case}, {moved.variant}: bytes that no step owns moved ({labels})"
     for control in evidence.controls:
-        if control.verdict in ("early", "other_row") and control.variant not in shown_only:
+        if (
+            control.verdict in ("early", "other_row", "lingers")
+            and control.variant not in shown_only
+        ):
             yield control.sentence
 
 

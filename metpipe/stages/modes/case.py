@@ -27,6 +27,8 @@ class Case:
     """Whether the head's drafts are what is verified, or those of the greedy continuation."""
     fragmented: bool = False
     """A spare slot stays open in the middle of the sequences', and blocks are scattered."""
+    padded: bool = True
+    """Whether a step's rows are filled up to the ladder's rung."""
     chunk: int | None = None
     """Tokens of a prefill pass; None: the whole prompt."""
     restored: int = 0
@@ -57,7 +59,7 @@ class Case:
     def reserved(self) -> tuple[int, ...]:
         """Tokens that each sequence has room for: prompt, bootstrap, and every row of each step."""
         widths = self.widths or (1,) * self.num_sequences
-        extra = 1 + self.num_drafts
+        extra = 1 + self.num_drafts if self.widths else 0
         return tuple(
             len(prompt) + self.steps * width + extra
             for prompt, width in zip(self.prompts, widths, strict=True)

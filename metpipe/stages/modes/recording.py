@@ -73,6 +73,8 @@ class Recording:
     _step_ms: list[float] = field(default_factory=list)
     _ends: dict[str, str] = field(default_factory=dict)
     _slots: tuple[int, ...] = ()
+    _after: dict[str, str] = field(default_factory=dict)
+    _prefilled_before: int = 0
     extra_states: dict[str, str] = field(default_factory=dict)
     """Further digests to compare at the end: of a record that was spilled."""
 
@@ -81,12 +83,35 @@ class Recording:
         """The case's sequences, with blocks for all they will hold; closed in reverse order."""
         try:
             self._open()
+            self._prefilled_before = self.forward.prefilled
             self._before = self.model.unowned_digests(*self.sequences)
             yield self.sequences
             self._ends = self._state_digests() | self.extra_states
             self._after = self.model.unowned_digests(*self.sequences)
         finally:
             self._close()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Sequences of the same prompts that no record is kept of."""
+        try:
+            for tokens in self.case.reserved:
+                self.sequences.append(self.model.open(reserve=tokens))
+            yield
+        finally:
+            while self.sequences:
+                self.model.close(self.sequences.pop())
+
+    def rebase(self) -> None:
+        """Take what nobody owns, and what was prefilled, as it is now: the case's own doing."""
+        self._prefilled_before = self.forward.prefilled
+        self._before = self.model.unowned_digests(*self.sequences)
+
+    def replace_sequence(self, new: Opened) -> None:
+        """Go on with another sequence; the case's only one stays open as nobody's."""
+        (self._spare,) = self.sequences
+        self.sequences[:] = [new]
+        self._before = self.model.unowned_digests(*self.sequences)
 
     def timed(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The step's logits as a copy; its times are kept."""
@@ -125,6 +150,11 @@ class Recording:
         self._check_unowned(step)
         self.tick()
 
+    @property
+    def num_steps(self) -> int:
+        """Steps that are done."""
+        return len(self._fed)
+
     def trace(self) -> Trace:
         """The record of the whole run."""
         return Trace(
@@ -139,13 +169,12 @@ class Recording:
             accepted=tuple(self._accepted),
             drafted=tuple(self._drafted),
             slots=self._slots,
+            computed=self.forward.prefilled - self._prefilled_before,
         )
 
     def unowned(self) -> UnownedBytes:
         """What nobody owned, before and after."""
         return UnownedBytes(self._before, self._after, self._moved_at)
-
-    _after: dict[str, str] = field(default_factory=dict)
 
     def _digests(self, step: int | None, logits_RV: torch.Tensor) -> tuple[str, ...]:
         known = self.watch.rows(step, logits_RV)

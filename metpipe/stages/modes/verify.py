@@ -16,14 +16,19 @@ import torch
 from metpipe.diff.argmax import argmax_rows
 from metpipe.diff.speculation import count_accepted, draft_tokens
 from metpipe.diff.trace import Trace
+from metpipe.engine.pools import Sequence
 from metpipe.stages.modes.recording import Recording
+from metpipe.stages.modes.steps import decode, prefill
 
 __all__ = ["drive_verify"]
 
 
 def drive_verify(run: Recording, script: Trace | None) -> None:
     """Prefill, then the case's verify steps."""
-    _Verify(run, script).drive()
+    verify = _Verify(run, script)
+    verify.prepare()
+    with run.opened():
+        verify.drive()
 
 
 @dataclass(slots=True)
@@ -39,17 +44,19 @@ class _Verify:
     _drafts: list[list[int]] = field(default_factory=list)
     """what the head proposed last, for each sequence"""
 
+    def prepare(self) -> None:
+        """What the reference drafts from, where that is not the head."""
+        if self.script is None and not self.run.case.drafts_verified:
+            self._continuations = self._continue()
+
     def drive(self) -> None:
         """All of it; the rows before the first step are the prefill's, then the head's."""
-        from metpipe.stages.modes.drive import prefill
-
         case = self.run.case
-        if self.script is None and not case.drafts_verified:
-            self._continuations = self._continue()
         logits_SV = prefill(self.run)
         self._last = argmax_rows(logits_SV).tolist()
         self._committed = [0] * case.num_sequences
-        rows, ids = [logits_SV], []
+        rows = [logits_SV]
+        ids: list[int] = []
         if case.num_drafts:
             boot_SV, drafted_RV, ids = self._bootstrap()
             rows += [boot_SV, drafted_RV]
@@ -59,8 +66,6 @@ class _Verify:
 
     def _continue(self) -> list[list[int]]:
         """Each sequence's greedy continuation by plain decode, as long as all steps may reach."""
-        from metpipe.stages.modes.drive import decode, prefill
-
         run = self.run
         count = run.case.steps * max(run.case.widths) + 1
         with run.aside():
@@ -68,16 +73,13 @@ class _Verify:
             found = [[token] for token in argmax_rows(logits_SV).tolist()]
             for _ in range(count - 1):
                 tokens = tuple(sequence[-1] for sequence in found)
-                for sequence, token in zip(
-                    found, argmax_rows(decode(run, tokens)).tolist(), strict=True
-                ):
+                following = argmax_rows(decode(run, tokens)).tolist()
+                for sequence, token in zip(found, following, strict=True):
                     sequence.append(token)
         return found
 
     def _bootstrap(self) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """One plain step, whose hidden rows the first drafts start from."""
-        from metpipe.stages.modes.drive import decode
-
         if self.script is not None:
             self._last = list(self.script.drafted[0][: len(self._last)])
         fed = list(self._last)
@@ -110,7 +112,8 @@ class _Verify:
         logits_RV = run.timed(lambda: self._verify(tokens))
         accepted = self._accepted(step, tokens, logits_RV)
         self._commit(step, tokens, accepted, logits_RV)
-        rows, ids = [logits_RV], []
+        rows = [logits_RV]
+        ids: list[int] = []
         if case.num_drafts:
             drafted_RV, ids = self._propose()
             rows.append(drafted_RV)
@@ -125,9 +128,7 @@ class _Verify:
     def _tokens(self, step: int) -> list[list[int]]:
         """The rows that each sequence feeds."""
         if self.script is not None:
-            fed = list(self.script.fed[step])
-            ends = list(accumulate(self.run.case.widths))
-            return [fed[end - width : end] for width, end in zip(self.run.case.widths, ends, strict=True)]
+            return self._split(list(self.script.fed[step]))
         return [self._own_tokens(step, index) for index in range(len(self._last))]
 
     def _own_tokens(self, step: int, index: int) -> list[int]:
@@ -160,7 +161,7 @@ class _Verify:
     ) -> None:
         """Rewind what was rejected, commit the rest; the head's cache keeps what is committed."""
         run, forward = self.run, self.run.forward
-        first = [end - width for end, width in zip(accumulate(run.case.widths), run.case.widths, strict=True)]
+        first = [0, *accumulate(run.case.widths)][: len(tokens)]
         if run.case.num_drafts:
             forward.save_hidden([at + kept for at, kept in zip(first, accepted, strict=True)])
         for sequence, fed, kept in zip(run.sequences, tokens, accepted, strict=True):
@@ -173,29 +174,28 @@ class _Verify:
             if run.case.drafts_verified and not rejected:
                 self._trim(sequence, kept)
         self._last = self._next(step, accepted, logits_RV)
-        self._committed = [at + kept + 1 for at, kept in zip(self._committed, accepted, strict=True)]
+        self._committed = [
+            at + kept + 1 for at, kept in zip(self._committed, accepted, strict=True)
+        ]
 
-    def _trim(self, sequence: object, kept: int) -> None:
+    def _trim(self, sequence: Sequence, kept: int) -> None:
         """Keep the head's entries of tokens that are committed: the last one's, then the drafts'.
 
         Its last draft has no entry yet: it was proposed and never fed.
         """
-        from metpipe.engine.pools import Sequence
-
-        assert isinstance(sequence, Sequence)
         count = self.run.case.num_drafts
         length = sequence.draft_length - count + min(kept + 1, count)
         self.run.forward.trim(sequence, length)
 
     def _next(self, step: int, accepted: list[int], logits_RV: torch.Tensor) -> list[int]:
         """The token behind each sequence's last accepted row."""
-        if self.script is not None:
-            if step + 1 < len(self.script.fed):
-                return [row[0] for row in self._tokens(step + 1)]
+        if self.script is not None and step + 1 < len(self.script.fed):
+            return [row[0] for row in self._tokens(step + 1)]
         outputs = self._split(argmax_rows(logits_RV).tolist())
         return [out[kept] for out, kept in zip(outputs, accepted, strict=True)]
 
     def _split(self, rows: list[int]) -> list[list[int]]:
         """A value for each row of the step, by sequence."""
-        ends = list(accumulate(self.run.case.widths))
-        return [rows[end - width : end] for width, end in zip(self.run.case.widths, ends, strict=True)]
+        widths = self.run.case.widths
+        ends = accumulate(widths)
+        return [rows[end - width : end] for width, end in zip(widths, ends, strict=True)]
