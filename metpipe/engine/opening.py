@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from metpipe.circuit import Circuit, circuit_from_config
+from metpipe.circuit import Circuit, circuit_from_config, parse_format
 from metpipe.engine.allocation import (
     allocate_drafter,
     allocate_snapshots,
@@ -73,7 +73,7 @@ def open_model(
     """
     _refuse_unexecuted(circuit, checkpoint.source)
     sets.builtin.functions["environment.check_environment"]()
-    shapes = weight_shapes(circuit)
+    shapes = weight_shapes(circuit, checkpoint.tensors)
     _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
     needed = required_memory(shapes) + pool_bytes(circuit, pool_shapes(circuit, sizes))
     check_memory(needed, what=f"weights and KV pools of {checkpoint.name}")
@@ -103,6 +103,12 @@ def _refuse_unexecuted(circuit: Circuit, source: str) -> None:
             f"{source}: the family {circuit.arch} is not executed by this version, which has "
             f"forwards for {', '.join(LEGACY_FAMILIES)}; plan its memory with pipeline=memory"
         )
+    for node in circuit.nodes:
+        if node.weight_format is not None and parse_format(node.weight_format).is_quantised:
+            raise ConfigError(
+                f"{source}: declares the weight of {node.id} in {node.weight_format}, and this "
+                "version executes bf16 weights only; plan its memory with pipeline=memory"
+            )
 
 
 def _refuse_unread_biases(

@@ -11,7 +11,8 @@ from metpipe.circuit import padded_rows
 from metpipe.memory import formulas
 from metpipe.memory.planned import StateGroup
 from metpipe.memory.point import Point
-from metpipe.memory.report import Counts, RunBytes, StateBytes, Term, WorkspaceBytes
+from metpipe.memory.report import Counts, RunBytes, StateBytes, Term
+from metpipe.memory.workspaces import workspaces_of
 
 __all__ = ["count"]
 
@@ -38,25 +39,53 @@ def count(point: Point) -> Counts:
     """
     states = tuple(_state(point, group) for group in point.planned.states)
     runs = runs_of(point)
-    workspaces = _workspaces(point, runs)
+    workspaces = workspaces_of(point, ((run.label, run.mode, run.rows) for run in runs))
     sizes = {
-        "weights": point.planned.weights,
         "kv": sum(state.bytes for state in states if state.holding == "blocks"),
         "states": sum(state.bytes for state in states if state.holding == "live"),
-        "arena": max(run.arena for run in runs),
         "workspace": sum(workspace.bytes for workspace in workspaces),
         "tables": _tables(point),
         "step": _step(point, runs),
     }
+    kv, states_term, *others = (
+        Term(key, size, size, "exact", SOURCES[key]) for key, size in sizes.items()
+    )
     return Counts(
-        terms=tuple(Term(key, size, size, "exact", SOURCES[key]) for key, size in sizes.items()),
+        terms=(_weights(point), kv, states_term, _arena(runs), *others),
         nodes=point.planned.nodes,
         states=states,
         runs=runs,
         workspaces=workspaces,
-        kv_blocks=num_kv_blocks(point) if any(s.holding == "blocks" for s in states) else 0,
+        kv_blocks=num_kv_blocks(point) if sizes["kv"] else 0,
+        pool_bytes=sizes["kv"],
         notes=("outside bytes not counted: this engine loads bound tensors only",),
     )
+
+
+def _weights(point: Point) -> Term:
+    """Exact in bf16; other formats follow from their definition, and nobody here allocates them."""
+    size, formats = point.planned.weights, point.planned.quantised_formats
+    if not formats:
+        return Term("weights", size, size, "exact", SOURCES["weights"])
+    source = (
+        f"bound tensors, each binding once: values and scales of {', '.join(formats)} as declared, "
+        "2 bytes an element elsewhere; this engine allocates bf16 only"
+    )
+    return Term("weights", size, size, "uncalibrated", source)
+
+
+def _arena(runs: tuple[RunBytes, ...]) -> Term:
+    """Exact where kernels cover every op, else a range."""
+    size = max(run.arena for run in runs)
+    uncovered = dict.fromkeys(op for run in runs for op in run.uncovered)
+    if not uncovered:
+        return Term("arena", size, size, "exact", SOURCES["arena"])
+    low = max((run.arena for run in runs if not run.uncovered), default=0)
+    source = (
+        f"not planned: no kernel covers {', '.join(uncovered)}; at most one buffer for all runs in "
+        "which each op keeps its results"
+    )
+    return Term("arena", low, size, "uncalibrated", source)
 
 
 def num_kv_blocks(point: Point) -> int:
@@ -79,8 +108,8 @@ def runs_of(point: Point) -> tuple[RunBytes, ...]:
 
 
 def _run(point: Point, label: str, mode: str, rows: int) -> RunBytes:
-    arena, materialized = point.planned.sizes(mode, rows).arena(rows)
-    return RunBytes(label, mode, rows, arena, materialized)
+    sizes = point.planned.sizes(mode, rows)
+    return RunBytes(label, mode, rows, *sizes.arena(rows), uncovered=sizes.uncovered)
 
 
 def _state(point: Point, group: StateGroup) -> StateBytes:
@@ -135,23 +164,3 @@ def _tables(point: Point) -> int:
 def _step(point: Point, runs: tuple[RunBytes, ...]) -> int:
     serve, widest = point.serve, max(run.rows for run in runs)
     return formulas.step_input_bytes(widest, serve.max_seq_len, serve.block_size)
-
-
-def _workspaces(point: Point, runs: tuple[RunBytes, ...]) -> tuple[WorkspaceBytes, ...]:
-    """Per family and buffer the run that needs most; the first wins ties."""
-    names = {
-        "max_seq_len": point.serve.max_seq_len,
-        "block_size": point.serve.block_size,
-        "threads": point.threads,
-        "sm_count": point.device.sm_count,
-    }
-    known = {name: value for name, value in names.items() if value is not None}
-    widest: dict[tuple[str, str], WorkspaceBytes] = {}
-    for run in runs:
-        for need in point.planned.sizes(run.mode, run.rows).workspaces(run.rows, known):
-            key = (need.family, need.name)
-            if key not in widest or need.bytes > widest[key].bytes:
-                widest[key] = WorkspaceBytes(
-                    need.family, need.name, need.bytes, run.label, need.nodes
-                )
-    return tuple(widest.values())

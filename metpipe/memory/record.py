@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from metpipe.memory.inverse import Inverse
 from metpipe.memory.ledger import LedgerRow
-from metpipe.memory.report import MemoryReport, PoolRoom
+from metpipe.memory.report import MemoryReport, NodeBytes, PoolRoom
 
 __all__ = ["SCHEMA", "to_record"]
 
@@ -31,9 +31,9 @@ def to_record(
             "notes": [*report.notes, *notes],
         },
         "terms": [asdict(term) for term in report.terms],
-        "nodes": [asdict(node) for node in counts.nodes],
+        "nodes": [{**asdict(node), "derived": _copies(node)} for node in counts.nodes],
         "states": [{**asdict(state), "states": list(state.states)} for state in counts.states],
-        "runs": [asdict(run) for run in counts.runs],
+        "runs": [{**asdict(run), "uncovered": list(run.uncovered)} for run in counts.runs],
         "workspaces": [asdict(workspace) for workspace in counts.workspaces],
         "totals": {
             "low": report.total_low,
@@ -47,6 +47,10 @@ def to_record(
         "inverse": {answer.query: _inverse(answer) for answer in inverse},
         "ledger": None if ledger is None else [_ledger_row(row) for row in ledger],
     }
+
+
+def _copies(node: NodeBytes) -> list[dict[str, object]]:
+    return [asdict(copy) for copy in node.derived]
 
 
 def _pool(pool: PoolRoom) -> dict[str, int]:

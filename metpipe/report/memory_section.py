@@ -42,13 +42,22 @@ class Term(Record):
     source: str
 
 
+class Copy(Record):
+    """An allocation that a loader makes from a weight beside it."""
+
+    rule: str
+    bytes: int
+    leaked: bool
+
+
 class Node(Record):
-    """A node's stored weights."""
+    """A node's stored weights and their copies."""
 
     node: str
     op: str
     layer: int | None
     stored: int
+    derived: tuple[Copy, ...]
 
 
 class State(Record):
@@ -74,6 +83,7 @@ class ArenaRun(Record):
     rows: int
     arena: int
     materialized: int
+    uncovered: tuple[str, ...] = ()
 
 
 class Workspace(Record):
@@ -84,6 +94,7 @@ class Workspace(Record):
     bytes: int
     run: str
     nodes: int
+    in_arena: bool
 
 
 class Totals(Record):

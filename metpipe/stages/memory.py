@@ -11,13 +11,15 @@ from metpipe.memory.evaluate import evaluate
 from metpipe.memory.inverse import max_concurrency, max_isl
 from metpipe.memory.kernel_set import read_kernel_set
 from metpipe.memory.planned import Planned
-from metpipe.memory.point import Point, Workload, serve_from_config
+from metpipe.memory.point import Point, Workload
 from metpipe.memory.record import to_record
+from metpipe.memory.serve import serve_from_config
 from metpipe.pipeline import StageContext
 from metpipe.report.memory_section import memory_section
 from metpipe.resources import kernels_dir
 from metpipe.stages.devices import planned_device, planned_for
 from metpipe.stages.live import Live, live_of
+from metpipe.stages.served import served
 
 __all__ = ["planned_model", "point_of", "run_memory"]
 
@@ -54,7 +56,7 @@ def point_of(live: Live) -> Point:
     """The run's question to the evaluator."""
     run, load = live.run, live.run.workload
     return Point(
-        planned=planned_model(live.checkpoint().config, live.circuit()),
+        planned=planned_model(*served(live)),
         device=planned_device(run),
         serve=serve_from_config(run.serve.model_dump()),
         workload=Workload(load.isl, load.osl, load.concurrency),

@@ -169,7 +169,9 @@ def memory_record(*, fits: bool = True) -> dict[str, object]:
             "notes": ["the class b200 has no kernel set; planned with the set cpu"],
         },
         "terms": terms,
-        "nodes": [{"node": "embed", "op": "embed", "layer": None, "stored": 56623104}],
+        "nodes": [
+            {"node": "embed", "op": "embed", "layer": None, "stored": 56623104, "derived": []}
+        ],
         "states": [],
         "runs": [{"label": "decode", "mode": "decode", "rows": 1, "arena": 9, "materialized": 12}],
         "workspaces": [],

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from metpipe.circuit import Node, Plan, node_weight_shapes
+from metpipe.circuit import Node, Plan
 from metpipe.engine.kernel_arguments import ArgumentSources
 from metpipe.engine.microtest.guarded import Guarded
 from metpipe.engine.microtest.places import Place
 from metpipe.engine.microtest.step_layout import StepLayout
 from metpipe.engine.program import DTYPES
 from metpipe.engine.rope_tables import rope_spec, rope_tables
-from metpipe.engine.weights import Weights
+from metpipe.engine.weights import Weights, bound_tensors
 
 __all__ = [
     "Memory",
@@ -102,12 +102,11 @@ def argument_sources(
 
 def _weights(place: Place, node: Node) -> Iterator[tuple[str, Guarded]]:
     """The rows of all bound modules, one after another, as the engine stacks them."""
-    shapes = node_weight_shapes(place.circuit, node)
-    for suffix in ("weight", "bias"):
-        parts = [shape for name, shape in shapes if name.endswith(f".{suffix}")]
-        if parts:
-            whole = (sum(part[0] for part in parts), *parts[0][1:])
-            yield f"{suffix} of {node.id}", Guarded.allocate(whole, torch.bfloat16)
+    found = bound_tensors(place.circuit, node)
+    if found.weight:
+        yield f"weight of {node.id}", Guarded.allocate(found.weight_shape, torch.bfloat16)
+    if found.bias:
+        yield f"bias of {node.id}", Guarded.allocate(found.bias_shape, torch.bfloat16)
 
 
 def _guarded_copy(tensor: torch.Tensor) -> Guarded:
