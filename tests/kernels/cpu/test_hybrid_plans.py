@@ -74,7 +74,7 @@ def test_a_layer_s_last_add_joins_the_next_layer_s_norm(cpu):
 
 
 def test_what_is_left_op_by_op(cpu):
-    """Linears between two fusions, the attention with its two sides, embedding, head, first norm."""
+    """Linears between two fusions, the attention and its two sides, both ends of the model."""
     plan = plan_of(cpu, "experts", "decode", 1)
     alone = Counter(g.rule.id for g in plan.groups if len(g.rule.pattern) == 1)
     assert alone == {
