@@ -25,6 +25,7 @@ from metpipe.stages.forced import select_of
 from metpipe.stages.live import Live
 from metpipe.stages.memory import point_of
 from metpipe.stages.plan import plan
+from metpipe.stages.stage_names import StageName
 from metpipe.stages.write_report import write_report
 
 __all__ = ["run_job"]
@@ -44,6 +45,7 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     if run.pipeline.diff or run.pipeline.ledger:
         live.serve()
         live.prompts()
+        live.check_cases()
     if run.pipeline.memory or run.pipeline.ledger:
         evaluate(point_of(live))  # what cannot be planned must not cost a run
     stages = plan(run)
@@ -81,7 +83,8 @@ def _has_evidence(events: Sequence[Event]) -> bool:
 def _check_variants(stages: Sequence[Stage], live: Live) -> None:
     """Before anything is decoded: a misspelt rule must not cost a run."""
     for stage in stages:
-        if stage.name.startswith("variant:") and stage.params["forward"] == "circuit":
+        name = StageName.parse(stage.name)
+        if name is not None and name.kind == "variant" and stage.params["forward"] == "circuit":
             select = select_of(stage.params)
             check_select(live.sets.rules_for(overlay=select.overlay), select)
 
