@@ -58,16 +58,19 @@ class Live:
     @property
     def executes(self) -> bool:
         """Whether the job runs a forward."""
-        return self.run.pipeline.diff or self.run.pipeline.ledger or self.run.pipeline.rule
+        pipeline = self.run.pipeline
+        own_ledger = pipeline.ledger and self.run.ledger.boot is None
+        return pipeline.diff or own_ledger or pipeline.rule
 
     def checkpoint_digest(self) -> str | None:
-        """The weights' digest; that of the config alone when nothing runs; None without a model."""
+        """The weights' digest; when nothing runs, of config and shapes alone; None without a model."""
         if self.run.pipeline.rule:
             return None
         checkpoint = self.checkpoint()
         if self.executes:
             return checkpoint.digest()
-        text = json.dumps(checkpoint.config, sort_keys=True, default=str)
+        known = {"config": checkpoint.config, "tensors": checkpoint.tensors}
+        text = json.dumps(known, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def circuit(self) -> Circuit:
@@ -93,7 +96,7 @@ class Live:
     def sizes(self) -> PoolSizes:
         """Pools for one sequence of the longest prompt (times `slots`), and its steps."""
         serve, longest = self.serve(), max(map(len, self.prompts()))
-        slots = self.run.slots or 1
+        slots = self.run.num_slots or 1
         prefill_rows = min(serve.max_prefill_tokens, longest)
         return PoolSizes(
             num_blocks=kv_blocks(slots, longest + self.run.steps, serve.block_size),

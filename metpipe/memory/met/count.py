@@ -177,7 +177,7 @@ def _source(term: str, arch: str, copies: str) -> str:
     """What a term is, and what it was held against."""
     against = BOOTS.get(arch)
     held = f"held against {against}" if against else f"no boot of {arch} is known"
-    return f"{SOURCES[term].format(copies=copies)}; {held}"
+    return f"{SOURCES[term].format(copies=copies)}\n{held}"
 
 
 def _workspace(point: Point) -> int:
