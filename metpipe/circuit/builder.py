@@ -183,8 +183,9 @@ class CircuitBuilder:
 
     def _add_node(self, text: NodeText, block: _OpenBlock) -> None:
         if text.when is not None:
-            self._check_identity(text, block)
-            if not holds(text.when, self._shape.dims, text.where):
+            is_there = holds(text.when, self._shape.dims, text.where)
+            self._check_identity(text, block, is_there)
+            if not is_there:
                 passed = block.edge_id(text.inputs[0], text.where)
                 block.name_edge(text.outputs[0].edge, passed, text.where)
                 return
@@ -195,8 +196,11 @@ class CircuitBuilder:
         outputs = tuple(self._add_edge(out, index, text, block) for out in text.outputs)
         self._nodes.append(self._node(text, block, inputs, outputs))
 
-    def _check_identity(self, text: NodeText, block: _OpenBlock) -> None:
-        """A node with a switch, left out, is the identity: its output is its input edge."""
+    def _check_identity(self, text: NodeText, block: _OpenBlock, is_there: bool) -> None:
+        """A node with a switch, left out, is the identity: its output is its input edge.
+
+        Where it is there it may change the width.
+        """
         if len(text.inputs) != 1 or len(text.outputs) != 1:
             raise BadCircuit(
                 f"{text.where}: a node with `when` must read one edge and write one, since it is "
@@ -204,7 +208,8 @@ class CircuitBuilder:
             )
         edge, out = self._edges[block.edge_id(text.inputs[0], text.where)], text.outputs[0]
         dim = out.dim.value(self._shape.dims, text.where)
-        if (edge.format, edge.dim, edge.rows) != (out.format, dim, out.rows.text):
+        width = dim if is_there else edge.dim
+        if (edge.format, width, edge.rows) != (out.format, dim, out.rows.text):
             raise BadCircuit(
                 f"{text.where}: left out, it would turn {edge.id} ({edge.rows} x {edge.dim} "
                 f"{edge.format}) into {out.rows.text} x {dim} {out.format}"

@@ -127,6 +127,8 @@ class LayerRule:
     """the kind of every layer where no source is there; None: the interval says, or one must be"""
     sources: tuple[LayerSource, ...]
     interval: IntervalRule | None = None
+    count_from_list: bool = False
+    """where the count is not stated, a source's length is it"""
 
 
 @dataclass(frozen=True, slots=True)

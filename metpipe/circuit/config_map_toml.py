@@ -91,6 +91,7 @@ def _layers(root: Table) -> LayerRule:
             uniform=table.optional_text("uniform"),
             sources=tuple(_layer_source(source) for source in table.tables("source")),
             interval=_interval(table) if table.has("interval") else None,
+            count_from_list=table.boolean("count_from_list", False),
         )
 
 

@@ -208,7 +208,8 @@ class _Matcher:
         left = f". Other ops with untaken nodes: {', '.join(others)}" if others else ""
         return Uncovered(
             f"no rule of {rules.source} takes the node {node.id} ({node.op}{role}) in mode "
-            f"{situation.mode} at {situation.rows} rows. Rules that name the op: {listed}{left}"
+            f"{situation.mode} at {situation.rows} rows. Rules that name the op: {listed}{left}",
+            ops=tuple(dict.fromkeys(_op_text(self.circuit.nodes[i]) for i in sorted(self.free))),
         )
 
     def _reason(self, rule: Rule, node: Node) -> str:
@@ -224,6 +225,13 @@ class _Matcher:
             if element.op == node.op
         ]
         return misfits[0] or "its chain is not here"
+
+
+def _op_text(node: Node) -> str:
+    """An op as a reader knows it: `linear:q`, `linear in fp8/channel`."""
+    if _is_quantised(node.weight_format):
+        return f"{node.op} in {node.weight_format}"
+    return f"{node.op}:{node.role}" if node.role else node.op
 
 
 def _is_quantised(spelling: str | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from metpipe.circuit import Circuit, circuit_from_config
+from metpipe.circuit import Circuit, circuit_from_config, parse_format
 from metpipe.engine.allocation import (
     allocate_drafter,
     allocate_snapshots,
@@ -103,6 +103,12 @@ def _refuse_unexecuted(circuit: Circuit, source: str) -> None:
             f"{source}: the family {circuit.arch} is not executed by this version, which has "
             f"forwards for {', '.join(LEGACY_FAMILIES)}; plan its memory with pipeline=memory"
         )
+    for node in circuit.nodes:
+        if node.weight_format is not None and parse_format(node.weight_format).is_quantised:
+            raise ConfigError(
+                f"{source}: declares the weight of {node.id} in {node.weight_format}, and this "
+                "version executes bf16 weights only; plan its memory with pipeline=memory"
+            )
 
 
 def _refuse_unread_biases(

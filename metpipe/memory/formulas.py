@@ -100,9 +100,7 @@ def budget_bytes(device_bytes: int, utilization: float) -> int:
     return math.floor(device_bytes * utilization)
 
 
-def driver_bytes(
-    budget: int, fixed_bytes: int, budget_per_mille: int, chunk_slack: int = 0
-) -> int:
+def driver_bytes(budget: int, fixed_bytes: int, budget_per_mille: int, chunk_slack: int = 0) -> int:
     """What the driver takes for itself: a fixed part and a share of the budget.
 
     fixed + floor(budget / 1000) x per mille: context, modules and graphs, then page bookkeeping.

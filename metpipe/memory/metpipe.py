@@ -41,16 +41,17 @@ def count(point: Point) -> Counts:
     runs = runs_of(point)
     workspaces = workspaces_of(point, ((run.label, run.mode, run.rows) for run in runs))
     sizes = {
-        "weights": point.planned.weights,
         "kv": sum(state.bytes for state in states if state.holding == "blocks"),
         "states": sum(state.bytes for state in states if state.holding == "live"),
-        "arena": max(run.arena for run in runs),
         "workspace": sum(workspace.bytes for workspace in workspaces),
         "tables": _tables(point),
         "step": _step(point, runs),
     }
+    kv, states_term, *others = (
+        Term(key, size, size, "exact", SOURCES[key]) for key, size in sizes.items()
+    )
     return Counts(
-        terms=tuple(Term(key, size, size, "exact", SOURCES[key]) for key, size in sizes.items()),
+        terms=(_weights(point), kv, states_term, _arena(runs), *others),
         nodes=point.planned.nodes,
         states=states,
         runs=runs,
@@ -59,6 +60,32 @@ def count(point: Point) -> Counts:
         pool_bytes=sizes["kv"],
         notes=("outside bytes not counted: this engine loads bound tensors only",),
     )
+
+
+def _weights(point: Point) -> Term:
+    """Exact in bf16; other formats follow from their definition, and nobody here allocates them."""
+    size, formats = point.planned.weights, point.planned.quantised_formats
+    if not formats:
+        return Term("weights", size, size, "exact", SOURCES["weights"])
+    source = (
+        f"bound tensors, each binding once: values and scales of {', '.join(formats)} as declared, "
+        "2 bytes an element elsewhere; this engine allocates bf16 only"
+    )
+    return Term("weights", size, size, "uncalibrated", source)
+
+
+def _arena(runs: tuple[RunBytes, ...]) -> Term:
+    """Exact where kernels cover every op, else a range."""
+    size = max(run.arena for run in runs)
+    uncovered = dict.fromkeys(op for run in runs for op in run.uncovered)
+    if not uncovered:
+        return Term("arena", size, size, "exact", SOURCES["arena"])
+    low = max((run.arena for run in runs if not run.uncovered), default=0)
+    source = (
+        f"not planned: no kernel covers {', '.join(uncovered)}; at most one buffer for all runs in "
+        "which each op keeps its results"
+    )
+    return Term("arena", low, size, "uncalibrated", source)
 
 
 def num_kv_blocks(point: Point) -> int:
@@ -81,8 +108,8 @@ def runs_of(point: Point) -> tuple[RunBytes, ...]:
 
 
 def _run(point: Point, label: str, mode: str, rows: int) -> RunBytes:
-    arena, materialized = point.planned.sizes(mode, rows).arena(rows)
-    return RunBytes(label, mode, rows, arena, materialized)
+    sizes = point.planned.sizes(mode, rows)
+    return RunBytes(label, mode, rows, *sizes.arena(rows), uncovered=sizes.uncovered)
 
 
 def _state(point: Point, group: StateGroup) -> StateBytes:

@@ -53,6 +53,8 @@ class PlanSizes:
 
     plan: Plan
     families: tuple[Family, ...]
+    uncovered: tuple[str, ...] = ()
+    """ops that no kernel covers; the plan is then one group per op"""
     _classes: tuple[_SizeClass, ...] = field(init=False)
     _lifetimes: Lifetimes = field(init=False)
     _uses: tuple[_Use, ...] = field(init=False)

@@ -28,6 +28,7 @@ def to_record(
     Inverse answers, the ledger's rows, further notes, what each node owns, lines of the header.
     """
     counts = report.counts
+    copies = [copy for node in counts.nodes for copy in node.derived]
     return {
         "schema": SCHEMA,
         "header": {
@@ -41,14 +42,14 @@ def to_record(
         "terms": [asdict(term) for term in report.terms],
         "nodes": [_share(share) for share in shares],
         "states": [{**asdict(state), "states": list(state.states)} for state in counts.states],
-        "runs": [asdict(run) for run in counts.runs],
+        "runs": [{**asdict(run), "uncovered": list(run.uncovered)} for run in counts.runs],
         "workspaces": [asdict(workspace) for workspace in counts.workspaces],
         "totals": {
             "low": report.total_low,
             "high": report.total_high,
             "budget": report.budget,
             "host": counts.host,
-            "leaked": sum(copy.bytes for node in counts.nodes for copy in node.derived if copy.leaked),
+            "leaked": sum(copy.bytes for copy in copies if copy.leaked),
             "planned": max(run.arena for run in counts.runs),
             "headroom_low": report.headroom_low,
             "headroom_high": report.headroom_high,

@@ -83,13 +83,18 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True)
 class RunBytes:
-    """One program's activations: the arena it needs and the plain sum of its edges."""
+    """One program's activations: the arena it needs and the plain sum of its edges.
+
+    Ops that no kernel covers make both upper bounds: as if each op kept its results in memory.
+    """
 
     label: str
     mode: str
     rows: int
     arena: int
     materialized: int
+    uncovered: tuple[str, ...] = ()
+    """ops that no kernel covers"""
 
 
 @dataclass(frozen=True, slots=True)

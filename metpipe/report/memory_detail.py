@@ -1,4 +1,4 @@
-"""What lies behind the bill of a memory plan: its header, nodes, states and caches, runs. In MiB."""
+"""What lies behind the bill of a memory plan, in MiB: header, nodes, states and caches, runs."""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ class ArenaRun(Record):
     rows: int
     arena: int
     materialized: int
+    uncovered: tuple[str, ...] = ()
 
 
 class Workspace(Record):

@@ -77,7 +77,7 @@ def _asides(memory: MemorySection) -> Iterator[str]:
     if totals.leaked:
         yield f"{size(totals.leaked)} of the copies leak: nothing reads them and nothing frees them"
     if memory.header.accounting == "met":
-        yield f"planned activations take {size(totals.planned)}; the arena is charged in their place"
+        yield f"planned activations, {size(totals.planned)}, are not charged: the arena holds them"
     if totals.host:
         yield f"caches in the host's memory: {size(totals.host)}, outside the total"
 

@@ -25,6 +25,7 @@ from metpipe.stages.boot import boot_of
 from metpipe.stages.forced import select_of
 from metpipe.stages.live import Live
 from metpipe.stages.memory import point_of
+from metpipe.stages.met_plan import stored_sizes
 from metpipe.stages.plan import plan
 from metpipe.stages.write_report import write_report
 
@@ -100,6 +101,7 @@ def _facts(live: Live) -> dict[str, object]:
         "cores": all_cores(),
         "versions": {package: version(package) for package in _packages(live.run)},
         "checkpoint": live.checkpoint_digest(),
+        "sizes": stored_sizes(live.checkpoint()) if live.run.memory.accounting == "met" else None,
         "prompts": _digest_of("prompts", live.run.prompts),
         "boot": _digest_of("ledger.boot", live.run.ledger.boot),
     }

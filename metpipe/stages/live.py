@@ -63,14 +63,13 @@ class Live:
         return pipeline.diff or own_ledger or pipeline.rule
 
     def checkpoint_digest(self) -> str | None:
-        """The weights' digest; when nothing runs, of config and shapes alone; None without a model."""
+        """The weights' digest; that of the config alone when nothing runs; None without a model."""
         if self.run.pipeline.rule:
             return None
         checkpoint = self.checkpoint()
         if self.executes:
             return checkpoint.digest()
-        known = {"config": checkpoint.config, "tensors": checkpoint.tensors}
-        text = json.dumps(known, sort_keys=True, default=str)
+        text = json.dumps(checkpoint.config, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def circuit(self) -> Circuit:

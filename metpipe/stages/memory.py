@@ -18,6 +18,7 @@ from metpipe.stages.devices import planned_device, planned_for
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.met_plan import met_point
 from metpipe.stages.planned_model import planned_model
+from metpipe.stages.served import served
 
 __all__ = ["own_point", "point_of", "run_memory"]
 
@@ -68,7 +69,7 @@ def own_point(live: Live) -> Point:
     """The run's question about this engine."""
     run, load = live.run, live.run.workload
     return Point(
-        planned=planned_model(live.checkpoint().config, live.circuit()),
+        planned=planned_model(*served(live)),
         device=planned_device(run),
         serve=serve_from_config(run.serve.model_dump()),
         workload=Workload(load.isl, load.osl, load.concurrency),

@@ -50,6 +50,11 @@ def stored(made: Circuit) -> int:
         ("qwen3_8_27b_nvfp4", "unsloth/Qwen3.8-27B-NVFP4", 22_490_993_088),
         ("qwen3_6_35b_a3b_fp8", "Qwen/Qwen3.6-35B-A3B-FP8", 36_563_511_552),
         ("qwen3_6_35b_a3b_nvfp4", "nvidia/Qwen3.6-35B-A3B-NVFP4", 22_511_932_116),
+        (
+            "nemotron_3_nano_30b_a3b_nvfp4",
+            "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4",
+            19_322_023_744,
+        ),
     ],
 )
 def test_stored_weights(choice: str, checkpoint_id: str, total: int) -> None:

@@ -191,8 +191,8 @@ def _workspace(point: Point) -> int:
 
 def _run(point: Point, program: Program) -> RunBytes:
     label, mode, rows = program
-    arena, materialized = point.planned.sizes(mode, rows).arena(rows)
-    return RunBytes(label, mode, rows, arena, materialized)
+    sizes = point.planned.sizes(mode, rows)
+    return RunBytes(label, mode, rows, *sizes.arena(rows), uncovered=sizes.uncovered)
 
 
 def _states(point: Point) -> tuple[StateBytes, ...]:

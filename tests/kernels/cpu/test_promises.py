@@ -79,7 +79,8 @@ def test_a_neighbour_of_nan_does_not_matter(cpu, decoded):
     """Axis neighbours: a token outside the table is a row of NaN all the way to its logits."""
     model = TinyModel(cpu.functions)
     rows = [
-        model.step([VOCAB, token], [at, at], [[30, 31, 32], TABLE]) for at, token in enumerate(TOKENS)
+        model.step([VOCAB, token], [at, at], [[30, 31, 32], TABLE])
+        for at, token in enumerate(TOKENS)
     ]
     assert bool(torch.stack([row[0] for row in rows]).isnan().all())
     assert same_bits(torch.stack([row[1] for row in rows]), decoded[0])
