@@ -93,6 +93,7 @@ class CircuitBuilder:
         self._precision = precision
         self._root = _module_root(description, shape)
         self._nodes: list[Node] = []
+        self._tables: dict[tuple[str, ...], str] = {}
         self._edges: dict[str, _OpenEdge] = {}
         self._states: dict[str, StateDecl] = {}
         self._blocks: list[BlockInstance] = []
@@ -246,7 +247,7 @@ class CircuitBuilder:
             role=text.role,
             inputs=inputs,
             outputs=outputs,
-            weight_format=node_weight_format(text, binding, self._precision, node_id),
+            weight_format=self._weight_format(text, binding, node_id),
             binding=binding,
             has_bias=node_has_bias(text, shape),
             params=node_params(text, shape),
@@ -258,7 +259,17 @@ class CircuitBuilder:
             binding_rows=node_binding_rows(text, shape, binding, out),
             tensors=node_tensors(text, shape, modules),
             stacked=node_stacked(text, modules),
+            is_stacked_transposed=text.is_stacked_transposed,
         )
+
+    def _weight_format(self, text: NodeText, binding: tuple[str, ...], node_id: str) -> str | None:
+        """A head tied to the embedding table has the table's format: no table is quantised."""
+        found = self._tables.get(binding) or node_weight_format(
+            text, binding, self._precision, node_id
+        )
+        if text.op == "embed" and found is not None:
+            self._tables[binding] = found
+        return found
 
     def _modules(self, place: Place, where: str) -> Modules:
         if place.module is None:

@@ -75,7 +75,9 @@ class Pipeline(Frozen):
     rule: bool = Field(description="judge one rule alone")
 
 
-Mode: TypeAlias = Literal["auto", "single", "batch", "verify", "verify_batch", "prefill", "all"]
+Mode: TypeAlias = Literal[
+    "auto", "single", "batch", "verify", "verify_batch", "prefill", "swap", "invariance", "all"
+]
 
 
 class Diff(Frozen):
@@ -151,11 +153,20 @@ class Run(Frozen):
     batch: Widths | None = Field(description="batch widths (mode batch)")
     fragment_slots: bool = Field(description="leave a gap in the middle of the batch's slots")
     verify: Widths | None = Field(description="verify widths K (mode verify)")
-    mtp: bool = Field(description="with verify: run and compare the draft head too")
+    mtp: bool | Literal["auto"] = Field(
+        description="with verify: run and compare the draft head too; auto: where there is one"
+    )
     verify_batch: Widths | None = Field(description="sequences per batched verify")
     verify_batch_ks: Widths | None = Field(description="widths K of the batched verify")
+    ragged: bool | None = Field(
+        description="a batch of mixed widths too; null: where two Ks are given"
+    )
     prefill: Counts | None = Field(description="prompt lengths (mode prefill)")
     prefill_chunk: Counts | None = Field(description="chunk sizes of the chunked prefill")
+
+    max_width: Annotated[Number, Field(ge=2, le=128)] = Field(
+        description="the widest batch of the invariance table (mode invariance), 2 to 128"
+    )
 
     slots: Annotated[int | str | None, BeforeValidator(count_or_auto)] = Field(
         description="state slots, run and planned; null: what the mode needs; auto: concurrency"

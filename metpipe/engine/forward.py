@@ -23,7 +23,7 @@ from metpipe.engine.step_inputs import RowRun
 if TYPE_CHECKING:
     from metpipe.engine.model import Model
 
-__all__ = ["BoundStep", "Forward", "Runner"]
+__all__ = ["BoundStep", "Forward", "Observer", "Runner"]
 
 Key = tuple[str, int]
 """Mode and rows of a step."""
@@ -46,6 +46,13 @@ class BoundStep:
     """kernel name -> launches of it"""
     plan: PlanFacts | None
     """None for the hand-written forward"""
+
+
+class Observer(Protocol):
+    """Is handed a step that is ready to run, and runs it."""
+
+    def __call__(self, mode: str, rows: int, runs: Items[RowRun], bound: BoundStep) -> None:
+        """Run `bound`, whole or launch by launch."""
 
 
 class Runner(Protocol):
@@ -79,6 +86,10 @@ class Forward:
     model: Model
     seconds: float = 0.0
     """wall time inside steps so far"""
+    prefilled: int = 0
+    """prompt tokens that were computed so far"""
+    observe: Observer | None = None
+    """runs each step in the forward's place, to look at it from inside"""
     _bound: dict[Key, BoundStep] = field(default_factory=dict)
     _ran: Counter[Key] = field(default_factory=Counter)
     _layouts: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -95,6 +106,7 @@ class Forward:
         if not tokens:
             raise ValueError("prefill of no tokens")
         limit = min(chunk or self.model.sizes.max_prefill_rows, self.model.sizes.max_prefill_rows)
+        self.prefilled += len(tokens)
         for start in range(0, len(tokens), limit):
             logits_SV = self._step("prefill", ((sequence, tokens[start : start + limit]),))
         return logits_SV[0]
@@ -214,7 +226,10 @@ class Forward:
         begin = time.perf_counter()
         self.model.step.fill(runs, rows)
         bound = self._bound_step(mode, rows)
-        bound.run()
+        if self.observe is None:
+            bound.run()
+        else:
+            self.observe(mode, rows, runs, bound)
         self._ran[mode, rows] += 1
         self._note_slots((mode, rows), tuple(run.sequence.slot for run in runs))
         self._last = bound

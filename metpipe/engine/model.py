@@ -1,6 +1,6 @@
 """A loaded model: weights, pools, step inputs and kernel sets, from which forwards are made.
 
-Shapes: S sequences, D hidden.
+Shapes: S sequences, D hidden, R rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -111,6 +111,10 @@ class Model:
     def unowned_digests(self, *owners: Sequence) -> dict[str, str]:
         """State -> 128-bit hex over every block and slot that no owner holds and no dummy is."""
         return self.digests.unowned(owners, self.sizes.num_blocks, self.sizes.num_slots)
+
+    def hash_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
+        """128-bit hex of each row's bytes, all in one call."""
+        return self.digests.of_rows(content_RV, key)
 
     def hash_bytes(self, content: torch.Tensor) -> str:
         """128-bit hex of a tensor's bytes, by the kernel set's own hash."""

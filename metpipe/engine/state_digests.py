@@ -73,6 +73,16 @@ class StateDigests:
             for low, high in zip(kv.tolist(), recurrent.tolist(), strict=True)
         )
 
+    def of_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
+        """128-bit hex of each row's bytes."""
+        content_RV = content_RV.contiguous()
+        size = content_RV.shape[1] * content_RV.element_size()
+        at = content_RV.data_ptr() + size * np.arange(len(content_RV), dtype=np.int64)
+        found = self.functions["hash.hash128_spans"](
+            addresses=at, sizes=np.full(len(at), size, dtype=np.int64), key=key
+        )
+        return tuple(f"{high:016x}{low:016x}" for low, high in found.tolist())
+
     def _of_tokens(self, rows_M: I64, counts: Items[int]) -> U64:
         """[S, 2]: each sequence's written rows of all paged pools."""
         pools = [self.states[name] for name in self._main(paged=True)]

@@ -27,6 +27,7 @@ from metpipe.stages.live import Live
 from metpipe.stages.memory import point_of
 from metpipe.stages.met_plan import stored_sizes
 from metpipe.stages.plan import plan
+from metpipe.stages.stage_names import StageName
 from metpipe.stages.write_report import write_report
 
 __all__ = ["run_job"]
@@ -43,9 +44,10 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     live = Live(run, open_kernel_sets(run.device, run.kernels))
     if (theirs := live.sets.overlay) is not None:
         parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
-    if live.executes:
+    if live.executes and not run.pipeline.rule:
         live.serve()
         live.prompts()
+        live.check_cases()
     if run.pipeline.memory or run.pipeline.ledger:
         evaluate(point_of(live))  # what cannot be planned must not cost a run
     if run.ledger.boot is not None:
@@ -85,7 +87,8 @@ def _has_evidence(events: Sequence[Event]) -> bool:
 def _check_variants(stages: Sequence[Stage], live: Live) -> None:
     """Before anything is decoded: a misspelt rule must not cost a run."""
     for stage in stages:
-        if stage.name.startswith("variant:") and stage.params["forward"] == "circuit":
+        name = StageName.parse(stage.name)
+        if name is not None and name.kind == "variant" and stage.params["forward"] == "circuit":
             select = select_of(stage.params)
             check_select(live.sets.rules_for(overlay=select.overlay), select)
 

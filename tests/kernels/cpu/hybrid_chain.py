@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from tests.kernels.cpu.hybrid import EXPERTS, Layer, no_steps
+from tests.kernels.cpu.hybrid import EXPERTS, Layer
 from tests.kernels.cpu.values import make
 
 ROWS = 5
 SLOTS = (0, 2, 2, 1, 2)
+STEP_ROWS = (-1, 3, 0, 4, 5)
 
 
 def run_hybrid_chain(functions: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
@@ -45,15 +46,17 @@ def _delta(functions: Mapping[str, Any], kind: str, written: dict[str, torch.Ten
     conv, qkvz = layer.conv(), layer.qkvz(ROWS)
     written |= {"conv": conv["conv"], "h": layer.states(), "h_fused": layer.states()}
     y, qkv = out("conv_out", ROWS, channels), out("qkv", ROWS, channels)
-    windows = {"slots": slots, **no_steps(conv["conv"], ROWS)}
-    states = {"slots": slots, **no_steps(written["h"], ROWS)}
+    to = {"slots": slots, "step_rows": torch.tensor(STEP_ROWS, dtype=torch.int32)}
+    states = ("conv", "h", "h_fused")
+    left = {name: out(f"{name}_steps", ROWS, written[name].shape[1]) for name in states}
+    windows = {**to, "steps": left["conv"]}
     call("conv.conv1d_update", x=qkvz, y=y, **windows, **conv)
     call("conv.l2_norm", x=y, y=qkv, **layer.norm())
     fused = out("conv_fused", ROWS, channels)
     call("conv.conv_l2_norm", x=qkvz, y=fused, **windows, **conv, **layer.norm())
     given = {**layer.recurrence(ROWS), "qkv": qkv, **both}
     core = out("core", ROWS, dim)
-    call("delta.gdn_recurrence", h=written["h"], y=core, **states, **given)
+    call("delta.gdn_recurrence", h=written["h"], y=core, steps=left["h"], **to, **given)
     gated = out("gated", ROWS, dim, dtype=bf16)
     call("gated_norm.gated_rms_norm", x=core, y=gated, **layer.gated(ROWS))
     whole = out("gated_fused", ROWS, dim, dtype=bf16)
@@ -61,7 +64,8 @@ def _delta(functions: Mapping[str, Any], kind: str, written: dict[str, torch.Ten
         "delta.recurrence_norm",
         h=written["h_fused"],
         y=whole,
-        **states,
+        steps=left["h_fused"],
+        **to,
         **given,
         **layer.gated(ROWS),
     )
