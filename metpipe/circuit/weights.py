@@ -52,7 +52,7 @@ def _modules(circuit: Circuit, node: Node) -> Iterator[tuple[str, tuple[int, ...
     for number in numbers:
         for module, rows in zip(node.binding, node.binding_rows, strict=True):
             name = module if number is None else module.replace(".*.", f".{number}.")
-            yield f"{name}.weight", _weight_shape(circuit, node, rows)
+            yield name if node.is_bare else f"{name}.weight", _weight_shape(circuit, node, rows)
 
 
 def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
