@@ -1,69 +1,95 @@
-"""sweep.json, one row per job, and the table of it."""
+"""The report of a sweep: sweep.json from what its jobs left, the tables, the plots."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from metpipe.errors import Exit
-from metpipe.report import outcome
-from metpipe.report.console import VERDICT_STYLES
+from metpipe.report import outcome, sweep_plot, sweep_table
 from metpipe.report.diff_section import DiffSection
 from metpipe.report.memory_section import MemorySection
 from metpipe.report.schema import REPORT, Report
-from metpipe.report.units import count, plain_table, size
-from metpipe.whole_file import write_whole
+from metpipe.report.sweep_record import SWEEP, DiffRow, JobRow, MemoryRow, SweepRecord, TermRow
 
-__all__ = ["SWEEP", "rows", "table", "write"]
-
-SWEEP = "sweep.json"
-SCHEMA = 1
+__all__ = ["SWEEP", "rows", "write"]
 
 
-def write(sweep_dir: Path, console: Console) -> list[Exit]:
-    """Write sweep.json, print its table, and return the jobs' statuses; nothing without jobs."""
-    jobs = list(rows(sweep_dir))
+def write(sweep_dir: Path, console: Console, planned: Sequence[Sequence[str]] = ()) -> list[Exit]:
+    """Write sweep.json and its plots, print its tables, and return the jobs' statuses.
+
+    `planned` are the overrides of every job that the sweep has, so that one which never started is
+    a row too. Without a job nothing is written.
+    """
+    jobs = tuple(rows(sweep_dir, planned))
     if not jobs:
         return []
-    record = {"schema": SCHEMA, "jobs": jobs}
-    write_whole(sweep_dir / SWEEP, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    sweep = SweepRecord(jobs=jobs)
+    path = sweep.write(sweep_dir)
     console.print()
-    console.print(table(jobs))
-    console.print(Text(f"sweep   {sweep_dir / SWEEP}", style="dim"), soft_wrap=True)
-    return [Exit[job["status"]] for job in jobs]
+    for part in sweep_table.parts(sweep):
+        console.print(part)
+    console.print()
+    _line(console, "sweep", str(path))
+    _plot(sweep, sweep_dir, console)
+    return [Exit[job.status] for job in jobs]
 
 
-def rows(sweep_dir: Path) -> Iterator[dict[str, Any]]:
-    """One row per job in their order, also for a job that died before its report."""
-    folders = [path.parent.parent for path in sweep_dir.glob("*/.hydra/overrides.yaml")]
+def _plot(sweep: SweepRecord, sweep_dir: Path, console: Console) -> None:
+    if not sweep_plot.worth_drawing(sweep):
+        return
+    if not sweep_plot.can_draw():
+        how = f"pip install 'metpipe[plot]', then metpipe sweep={sweep_dir}"
+        _line(console, "plot", f"none without matplotlib: {how}")
+        return
+    for path in sweep_plot.draw(sweep, sweep_dir):
+        _line(console, "plot", str(path))
+
+
+def _line(console: Console, name: str, text: str) -> None:
+    console.print(Text(f"{name:<7} {text}", style="dim"), soft_wrap=True)
+
+
+def rows(sweep_dir: Path, planned: Sequence[Sequence[str]] = ()) -> Iterator[JobRow]:
+    """One row per job in their order, also for a job that died before its report or its start."""
+    folders = {path.parent.parent for path in sweep_dir.glob("*/.hydra/overrides.yaml")}
+    by_number = all(folder.name.isdigit() for folder in folders)
+    if planned and by_number:  # else a folder's name doesn't tell which job it is
+        folders |= {sweep_dir / str(number) for number in range(len(planned))}
     for folder in sorted(folders, key=_number):
-        ended = outcome.read(folder)
-        row: dict[str, Any] = {
-            "job": folder.name,
-            "overrides": list(ended.overrides),
-            "status": ended.status.name,
-            "exit": int(ended.status),
-            "error": ended.error,
-        }
-        yield row | _of_report(Report.read(folder) if (folder / REPORT).is_file() else None)
+        asked = planned[int(folder.name)] if planned and by_number else ()
+        yield _row(folder, tuple(asked))
 
 
 def _number(folder: Path) -> tuple[int, str]:
     return (int(folder.name) if folder.name.isdigit() else -1, folder.name)
 
 
-def _of_report(report: Report | None) -> dict[str, Any]:
-    if report is None:
-        return dict.fromkeys(("id", "reasons", "executed_on", "planned_for", "diff", "memory"))
+def _row(folder: Path, asked: tuple[str, ...]) -> JobRow:
+    ended = outcome.read(folder)
+    facts = {
+        "job": folder.name,
+        "overrides": ended.overrides or asked,
+        "status": ended.status.name,
+        "exit": int(ended.status),
+        "error": ended.error if folder.is_dir() else NEVER_STARTED,
+    }
+    report = Report.read(folder) if (folder / REPORT).is_file() else None
+    return JobRow.model_validate(facts | ({} if report is None else _of_report(report)))
+
+
+NEVER_STARTED = "the job never started"
+
+
+def _of_report(report: Report) -> dict[str, object]:
     return {
         "id": report.provenance.id,
-        "reasons": list(report.reasons),
+        "model": report.model,
+        "reasons": report.reasons,
         "executed_on": report.executed_on and report.executed_on.device,
         "planned_for": report.planned_for and report.planned_for.device,
         "diff": report.diff and _diff(report.diff),
@@ -71,75 +97,38 @@ def _of_report(report: Report | None) -> dict[str, Any]:
     }
 
 
-def _diff(diff: DiffSection) -> dict[str, Any]:
+def _diff(diff: DiffSection) -> DiffRow:
     """Judged comparisons over all prompts."""
     judged = [c for p in diff.prompts for c in p.comparisons if c.expect == "equal"]
-    return {
-        "mode": diff.mode,
-        "compared_steps": sum(c.steps for c in judged),
-        "mismatched_steps": sum(c.mismatched_steps for c in judged),
-        "prefills_differ": sum(not c.prefill_equal for c in judged),
-    }
-
-
-def _memory(memory: MemorySection) -> dict[str, Any]:
-    totals = memory.totals.model_dump(mode="json")
-    return totals | {name: query.surely for name, query in memory.inverse.items()}
-
-
-def table(jobs: list[dict[str, Any]]) -> Table:
-    """What varies between the jobs, then what came of each."""
-    varying = _varying(jobs)
-    shown = plain_table(f"Sweep of {len(jobs)} jobs", "job")
-    for name in varying:
-        shown.add_column(name, no_wrap=True)
-    shown.add_column("status", no_wrap=True)
-    has_diff = any(job["diff"] for job in jobs)
-    has_memory = any(job["memory"] for job in jobs)
-    for name in ("steps differ",) * has_diff + (
-        *("total", "headroom", "answer", "max sequences", "max prompt") * has_memory,
-    ):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("error", overflow="fold")
-    for job in jobs:
-        cells = [_overrides(job).get(name, "") for name in varying]
-        status = Text(job["status"], style=VERDICT_STYLES[job["status"]])
-        facts = (*_diff_cells(job) * has_diff, *_memory_cells(job) * has_memory)
-        shown.add_row(job["job"], *cells, status, *facts, _why(job))
-    return shown
-
-
-def _overrides(job: dict[str, Any]) -> dict[str, str]:
-    pairs = (override.partition("=") for override in job["overrides"])
-    return {key: value for key, _, value in pairs}
-
-
-def _varying(jobs: list[dict[str, Any]]) -> list[str]:
-    """Keys whose value isn't the same in every job, in the order that they were typed."""
-    typed = [_overrides(job) for job in jobs]
-    keys = list(dict.fromkeys(key for overrides in typed for key in overrides))
-    return [key for key in keys if len({overrides.get(key) for overrides in typed}) > 1]
-
-
-def _diff_cells(job: dict[str, Any]) -> tuple[str]:
-    diff = job["diff"]
-    return ("-" if diff is None else f"{diff['mismatched_steps']} of {diff['compared_steps']}",)
-
-
-def _memory_cells(job: dict[str, Any]) -> tuple[str, ...]:
-    memory = job["memory"]
-    if memory is None:
-        return ("-",) * 5
-    return (
-        size(memory["high"]),
-        size(memory["headroom_low"]),
-        memory["answer"],
-        count(memory["max_concurrency"]),
-        count(memory["max_isl"]),
+    return DiffRow(
+        mode=diff.mode,
+        compared_steps=sum(c.steps for c in judged),
+        mismatched_steps=sum(c.mismatched_steps for c in judged),
+        prefills_differ=sum(not c.prefill_equal for c in judged),
     )
 
 
-def _why(job: dict[str, Any]) -> str:
-    """The error or the first reason, in a line."""
-    said = job["error"] or next(iter(job["reasons"] or ()), "")
-    return next(iter(said.splitlines()), "")
+def _memory(memory: MemorySection) -> MemoryRow:
+    return MemoryRow(
+        accounting=memory.header.accounting,
+        device=memory.header.device,
+        workload=memory.workload,
+        terms=tuple(
+            TermRow(id=term.id, low=term.low, high=term.high, status=term.status)
+            for term in memory.terms
+        ),
+        **memory.totals.model_dump(),
+        inverse=dict(memory.inverse),
+        expert_tables=_tables(memory.header.facts.get("expert tables")),
+    )
+
+
+def _tables(said: str | None) -> str | None:
+    """`built, 16.9 GiB` of a report's line on the tables of the experts."""
+    if said is None or said == "none":
+        return None
+    found = re.match(r"(build|skip): ([\d.]+) MiB", said)
+    if found is None:
+        return said.partition(",")[0]
+    done = {"build": "built", "skip": "skipped"}[found[1]]
+    return f"{done}, {float(found[2]) / 1024:.1f} GiB"

@@ -1,0 +1,196 @@
+"""A sweep on the console: a row per job, then which jobs fit over two swept numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from metpipe.memory.report import Status
+from metpipe.report.console import VERDICT_STYLES
+from metpipe.report.memory_tables import ANSWER_STYLES
+from metpipe.report.sweep_axes import Axis, axes, fixed, typed
+from metpipe.report.sweep_record import JobRow, MemoryRow, SweepRecord
+from metpipe.report.units import SCALES, count, indented, plain_table
+
+__all__ = ["grid", "parts", "table"]
+
+GRID_COLUMNS = 10
+"""A grid with more columns than this is wider than a terminal."""
+STATUSES: tuple[Status, ...] = ("exact", "calibrated", "uncalibrated")
+Cell: TypeAlias = str | Text
+Column: TypeAlias = tuple[str, Callable[[JobRow], Cell]]
+
+
+def parts(sweep: SweepRecord) -> Iterator[RenderableType]:
+    """The tables, and what all jobs have alike."""
+    jobs, swept = sweep.jobs, axes(sweep.jobs)
+    yield table(jobs, swept)
+    yield from (indented(line, "dim") for line in _alike(jobs))
+    if (what_fits := grid(jobs, swept)) is not None:
+        yield Text()
+        yield what_fits
+
+
+def table(jobs: Sequence[JobRow], swept: Sequence[Axis]) -> Table:
+    """What varies between the jobs, then what came of each."""
+    shown = plain_table(f"Sweep of {len(jobs)} jobs", "job")
+    for axis, name in zip(swept, _short([axis.key for axis in swept]), strict=True):
+        shown.add_column(name, no_wrap=True, justify="right" if axis.numeric else "left")
+    shown.add_column("status", no_wrap=True)
+    columns = list(_columns(jobs))
+    for name, _ in columns:
+        shown.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+    said = any(_why(job) for job in jobs)
+    if said:
+        shown.add_column("why", overflow="fold")
+    for job in jobs:
+        at = typed(job)
+        status = Text(job.status, style=VERDICT_STYLES[job.status])
+        facts = [fact(job) for _, fact in columns]
+        cells = [at.get(axis.key, "") for axis in swept]
+        shown.add_row(job.job, *cells, status, *facts, *([_why(job)] * said))
+    return shown
+
+
+def _short(keys: Sequence[str]) -> list[str]:
+    """The last part of each key, where that is enough to tell them apart."""
+    tails = [key.rpartition(".")[2] for key in keys]
+    return tails if len(set(tails)) == len(tails) else list(keys)
+
+
+LEFT = ("answer", "expert\ntables")
+
+
+def _columns(jobs: Sequence[JobRow]) -> Iterator[Column]:
+    if any(job.diff for job in jobs):
+        yield "steps\ndiffer", _steps
+    plans = _plans(jobs)
+    if not plans:
+        return
+    scale = Scale.of(plans)
+    yield f"total,\n{scale.unit}", _of_plan(lambda plan: scale.span(plan.low, plan.high))
+    if len({plan.budget for plan in plans}) > 1:
+        yield f"budget,\n{scale.unit}", _of_plan(lambda plan: scale.of_bytes(plan.budget))
+    yield f"headroom,\n{scale.unit}", _of_plan(lambda plan: scale.of_bytes(plan.headroom_low))
+    yield "answer", _of_plan(lambda plan: Text(plan.answer, style=ANSWER_STYLES[plan.answer]))
+    for name, query in (("most\nsequences", "max_concurrency"), ("longest\nprompt", "max_isl")):
+        yield name, _of_plan(lambda plan, query=query: _most(plan, query))  # type: ignore[misc]
+    if len({plan.expert_tables for plan in plans}) > 1:
+        yield "expert\ntables", _of_plan(lambda plan: plan.expert_tables or "-")
+
+
+def _of_plan(fact: Callable[[MemoryRow], Cell]) -> Callable[[JobRow], Cell]:
+    return lambda job: "-" if job.memory is None else fact(job.memory)
+
+
+def _steps(job: JobRow) -> str:
+    diff = job.diff
+    return "-" if diff is None else f"{diff.mismatched_steps} of {diff.compared_steps}"
+
+
+def _most(plan: MemoryRow, query: str) -> str:
+    answer = plan.inverse.get(query)
+    return count(answer.surely if answer else None)
+
+
+def _why(job: JobRow) -> str:
+    """The error or the first reason, in a line."""
+    said = job.error or next(iter(job.reasons), "")
+    return next(iter(said.splitlines()), "")
+
+
+def _plans(jobs: Sequence[JobRow]) -> list[MemoryRow]:
+    return [job.memory for job in jobs if job.memory is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The unit that all sizes of a sweep are told in, and how many digits behind the point."""
+
+    unit: str
+    bytes: int
+    digits: int
+
+    @classmethod
+    def of(cls, plans: Sequence[MemoryRow]) -> Scale:
+        """The largest unit of which every total has at least one."""
+        least, most = min(plan.high for plan in plans), max(plan.high for plan in plans)
+        fitting = ((unit, size) for unit, size in SCALES if least >= size)
+        unit, size = next(fitting, SCALES[-1])
+        return cls(unit, size, 2 if most < 100 * size else 1)
+
+    def of_bytes(self, num_bytes: int) -> str:
+        """Without the unit."""
+        return f"{num_bytes / self.bytes:,.{self.digits}f}"
+
+    def span(self, low: int, high: int) -> str:
+        """A range, or the one size that it is."""
+        ends = [self.of_bytes(end) for end in (low, high)]
+        return ends[0] if low == high else " .. ".join(ends)
+
+
+def _alike(jobs: Sequence[JobRow]) -> Iterator[str]:
+    """Overrides, budget, decision and the terms' status, where they are the same everywhere."""
+    if said := [f"{key}={value}" for key, value in fixed(jobs).items()]:
+        yield f"all with {' '.join(said)}"
+    plans = _plans(jobs)
+    if not plans:
+        return
+    scale = Scale.of(plans)
+    budgets = {plan.budget for plan in plans}
+    if len(budgets) == 1:
+        yield f"budget {scale.of_bytes(budgets.pop())} {scale.unit}"
+    decisions = {plan.expert_tables for plan in plans}
+    if len(decisions) == 1 and (decision := decisions.pop()) is not None:
+        yield f"expert tables: {decision}"
+    yield "; ".join(_by_status(plans))
+
+
+def _by_status(plans: Sequence[MemoryRow]) -> Iterator[str]:
+    """`exact: weights, kv`, and so on: each term at the weakest status that it has anywhere."""
+    weakest: dict[str, Status] = {}
+    for term in (term for plan in plans for term in plan.terms if term.high):
+        known = weakest.setdefault(term.id, term.status)
+        weakest[term.id] = max(known, term.status, key=STATUSES.index)
+    for status in STATUSES:
+        if names := [name for name, found in weakest.items() if found == status]:
+            yield f"{status}: {', '.join(names)}"
+
+
+def grid(jobs: Sequence[JobRow], swept: Sequence[Axis]) -> Group | None:
+    """Headroom over two swept numbers, the longer one across; None where that is no table."""
+    if len(swept) != 2 or not all(axis.numeric for axis in swept):
+        return None
+    down, across = sorted(swept, key=lambda axis: len(axis.values))
+    plans = _plans(jobs)
+    if not plans or len(across.values) > GRID_COLUMNS:
+        return None
+    scale = Scale.of(plans)
+    title = f"Headroom in {scale.unit}: {down.name} down, {across.name} across"
+    if any(plan.answer == "depends" for plan in plans):
+        title += "; ? depends on a range"
+    shown = plain_table("", "", *(_number(value) for value in across.values))
+    shown.title = None
+    found = {(typed(job)[down.key], typed(job)[across.key]): job for job in jobs}
+    for row in down.values:
+        cells = [_room(found.get((row, column)), scale) for column in across.values]
+        shown.add_row(_number(row), *cells)
+    return Group(Text(title, style="bold"), shown)
+
+
+def _number(text: str) -> str:
+    return f"{int(text):,}" if text.isdigit() else text
+
+
+def _room(job: JobRow | None, scale: Scale) -> Cell:
+    if job is None:
+        return ""
+    if (plan := job.memory) is None:
+        return Text(job.status, style=VERDICT_STYLES[job.status])
+    mark = "?" if plan.answer == "depends" else ""
+    return Text(scale.of_bytes(plan.headroom_low) + mark, style=ANSWER_STYLES[plan.answer])

@@ -1,0 +1,63 @@
+"""Sweeps as the command line sees them: which jobs one has, and its report, also made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from metpipe.errors import ConfigError, Exit
+from metpipe.terminal import terminal
+
+__all__ = ["again", "planned", "report"]
+
+MULTIRUN = "multirun.yaml"
+"""Hydra's own record of a sweep, there from its start."""
+SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+def planned(config: DictConfig) -> list[list[str]]:
+    """The overrides of each job of a sweep; none where a sweeper decides them as it goes."""
+    hydra = config.hydra
+    if hydra.sweeper._target_ != SWEEPER:
+        return []
+    swept = OmegaConf.to_container(hydra.sweeper, resolve=False)
+    typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    assert isinstance(swept, dict)
+    assert isinstance(typed, list)
+    lines = [f"{key}={value}" for key, value in (swept.get("params") or {}).items()]
+    parsed = OverridesParser.create().parse_overrides([*lines, *map(str, typed)])
+    batches = BasicSweeper.split_arguments(parsed, None)
+    return [[*job] for batch in batches for job in batch]
+
+
+def report(sweep_dir: Path, jobs: Sequence[Sequence[str]], *, interrupted: bool) -> list[Exit]:
+    """Write and show the report of a sweep that has ended; its jobs' statuses."""
+    from metpipe.report import sweep  # here, not above: a single run has no use for it
+
+    return sweep.write(sweep_dir, terminal(), jobs, interrupted=interrupted)
+
+
+def again(sweep_dir: Path) -> list[Exit]:
+    """The report of an earlier sweep's folder, made again from what its jobs left.
+
+    Raises:
+        ConfigError: it is no sweep's folder, or one without a job.
+    """
+    path = sweep_dir / MULTIRUN
+    if not path.is_file():
+        raise ConfigError(f"sweep={sweep_dir}: there is no {path}; give the folder of a sweep")
+    try:
+        config = OmegaConf.load(path)
+        assert isinstance(config, DictConfig)
+        jobs = planned(config)
+    except (OmegaConfBaseException, AssertionError, ValueError) as error:
+        raise ConfigError(f"sweep={sweep_dir}: {path} is broken ({error})") from None
+    statuses = report(sweep_dir, jobs, interrupted=False)
+    if not statuses:
+        raise ConfigError(f"sweep={sweep_dir}: no job of it has started")
+    return statuses
