@@ -47,7 +47,8 @@ def main() -> None:
     """Print the figures."""
     choice = (*sys.argv[1:], "qwen3_8_27b_nvfp4")[0]
     first = prepared(choice)
-    print(f"{choice} on {first.device.id}, {len(first.planned.circuit.nodes)} nodes, of {RUNS} runs")
+    nodes = len(first.planned.circuit.nodes)
+    print(f"{choice} on {first.device.id}, {nodes} nodes, medians of {RUNS} runs")
     for name, work in (
         ("points, the same load", lambda point: [evaluate(point) for _ in range(POINTS)]),
         ("points, random loads", lambda point: [evaluate(one) for one in loads(point)]),

@@ -16,6 +16,7 @@ from metpipe.circuit.template import (
     node_binding,
     node_binding_rows,
     node_has_bias,
+    node_matrix,
     node_params,
     node_stacked,
     node_tensors,
@@ -238,7 +239,8 @@ class CircuitBuilder:
         node_id = f"{place.prefix}.{text.id}"
         modules = self._modules(place, text.where)
         binding = node_binding(text, shape, modules)
-        out = sum(self._edges[edge].dim for edge in outputs)
+        matrix = node_matrix(text, shape)
+        out = matrix[0] if matrix else sum(self._edges[edge].dim for edge in outputs)
         return Node(
             index=len(self._nodes),
             id=node_id,
@@ -260,6 +262,8 @@ class CircuitBuilder:
             tensors=node_tensors(text, shape, modules),
             stacked=node_stacked(text, modules),
             is_stacked_transposed=text.is_stacked_transposed,
+            is_bare=text.is_bare,
+            matrix=matrix,
         )
 
     def _weight_format(self, text: NodeText, binding: tuple[str, ...], node_id: str) -> str | None:

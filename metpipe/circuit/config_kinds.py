@@ -1,4 +1,4 @@
-"""Sizes that a config states per layer: one number where all layers of a kind agree on it."""
+"""Sizes that a config states layer by layer: one number where it can be said with one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from metpipe.circuit.config_map import DimRule, OfKind
 
-__all__ = ["kind_sizes"]
+__all__ = ["kind_sizes", "leading_sizes"]
 
 
 def kind_sizes(
@@ -75,3 +75,24 @@ def _refuse_others(
         for name in sizes:
             if name not in known:
                 raise fail(f"the key '{key}.{layer}.{name}' is not classified")
+
+
+def leading_sizes(
+    config: Mapping[str, object], rules: Iterable[DimRule], fail: Callable[[str], Exception]
+) -> dict[str, object]:
+    """Key of each dim that counts the first entries of a list -> that count."""
+    found: dict[str, object] = {}
+    for rule in rules:
+        place = rule.leading
+        if place is None or config.get(place.key) is None:
+            continue
+        if rule.key is None or config.get(rule.key) is not None:
+            raise fail(f"{rule.key} and {place.key} both state {rule.name}; remove one")
+        entries = config[place.key]
+        if not isinstance(entries, list):
+            raise fail(f"{place.key} must list an entry for each layer")
+        count = entries.count(place.entry)
+        if entries != [place.entry] * count + [place.rest] * (len(entries) - count):
+            raise fail(f"{place.key} must be {place.entry} for the first layers, then {place.rest}")
+        found[rule.key] = count
+    return found

@@ -17,6 +17,7 @@ __all__ = [
     "KeyRule",
     "LayerRule",
     "LayerSource",
+    "Leading",
     "OfKind",
     "ParamGroup",
     "SizeCheck",
@@ -49,6 +50,17 @@ class DimRule:
     """0 is a size: none of these"""
     of_kind: OfKind | None = None
     """read there where that key is stated"""
+    leading: Leading | None = None
+    """counted there where that key is stated"""
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """A list whose first entries are `entry` and whose others are `rest`."""
+
+    key: str
+    entry: str
+    rest: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from metpipe.circuit.config_map import (
     KeyRule,
     LayerRule,
     LayerSource,
+    Leading,
     OfKind,
     ParamGroup,
     SizeCheck,
@@ -150,7 +151,13 @@ def _dim(name: str, dims: Table) -> DimRule:
             share=_share(table),
             may_be_zero=table.boolean("zero", False),
             of_kind=_of_kind(table) if table.has("of_kind") else None,
+            leading=_leading(table) if table.has("leading") else None,
         )
+
+
+def _leading(dim: Table) -> Leading:
+    with dim.table("leading") as table:
+        return Leading(table.text("key"), table.text("entry"), table.text("rest"))
 
 
 def _of_kind(dim: Table) -> OfKind:

@@ -62,5 +62,6 @@ def _executed_point(live: Live, model: Model) -> Point:
             kv_blocks=sizes.num_blocks,
             slots=sizes.num_slots,
             runs=sizes.runs,
+            snapshot_rows=sizes.snapshot_rows,
         ),
     )
