@@ -147,7 +147,7 @@ def test_a_prompt_fits_up_to_some_length_and_no_further():
 
 
 def test_the_total_of_a_boot_of_nemotron_nano():
-    """Its ledger holds 42.44 GB. Weights are 0.19 % short: routers are stored in f32, not in bf16."""
+    """Its ledger holds 42.44 GB; weights are 0.19 % short, since routers are stored in f32."""
     point = point_of(
         "nemotron_3_nano_30b_a3b_nvfp4",
         {"kv_cache_dtype": "fp8", "max_seq_len": 8192, "weight_quantization": "nvfp4"},
