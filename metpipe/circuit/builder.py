@@ -258,6 +258,7 @@ class CircuitBuilder:
             binding_rows=node_binding_rows(text, shape, binding, out),
             tensors=node_tensors(text, shape, modules),
             stacked=node_stacked(text, modules),
+            is_stacked_transposed=text.is_stacked_transposed,
         )
 
     def _modules(self, place: Place, where: str) -> Modules:

@@ -146,6 +146,7 @@ def _node(table: Table) -> NodeText:
             unquantized=table.boolean("unquantized", False),
             tensors=tuple(_tensor(tensor) for tensor in table.tables("tensor")),
             stacked=table.optional_text("stacked"),
+            is_stacked_transposed=table.boolean("stacked_transposed", False),
         )
 
 

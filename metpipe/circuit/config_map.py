@@ -108,7 +108,8 @@ class LayerSource:
 class IntervalRule:
     """The last of every `key` layers is of one kind, the others of another."""
 
-    key: str
+    key: str | None
+    """None: no key says it, every `default` layers"""
     default: int
     last: str
     others: str

@@ -98,7 +98,7 @@ def _layers(root: Table) -> LayerRule:
 def _interval(layers: Table) -> IntervalRule:
     with layers.table("interval") as table:
         return IntervalRule(
-            key=table.text("key"),
+            key=table.optional_text("key"),
             default=table.integer("default"),
             last=table.text("last"),
             others=table.text("others"),

@@ -74,7 +74,7 @@ class _Reader:
         dims = {rule.key for rule in self.map.dims.values() if rule.key}
         layers = self.map.layers
         listed = {key for one in layers.sources for key in (one.key, one.trailing) if key}
-        interval = {layers.interval.key} if layers.interval else set()
+        interval = {layers.interval.key} if layers.interval and layers.interval.key else set()
         return frozenset(dims | listed | interval | {"model_type", layers.count})
 
     def classify(

@@ -44,8 +44,8 @@ def _interval_kinds(
     config: Config, rule: IntervalRule, found: list[LayerSource], count: int, fail: Fail
 ) -> tuple[str, ...]:
     """As listed, or by the interval; both may be stated where they agree."""
-    stated = config.get(rule.key)
-    period = rule.default if stated is None else _size(rule.key, stated, fail)
+    stated = None if rule.key is None else config.get(rule.key)
+    period = rule.default if stated is None else _size(str(rule.key), stated, fail)
     kinds = rule.kinds(period, count)
     if not found:
         return kinds

@@ -64,6 +64,8 @@ class NodeText:
     tensors: tuple[TensorText, ...]
     stacked: str | None
     """of an expert op: the tensor that may hold all of its modules"""
+    is_stacked_transposed: bool
+    """that tensor is [experts, k, out], not [experts, out, k]"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class Node:
     tensors: tuple[BoundTensor, ...] = ()
     stacked: str | None = None
     """of an expert op: the tensor [experts, out, k] in which some checkpoints store all modules"""
+    is_stacked_transposed: bool = False
+    """that tensor is [experts, k, out]"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,11 @@ class _Matcher:
             return f"it does not say that it reads weights in {node.weight_format}"
         if node.has_bias and not _is_given(rule, f"{position}.bias"):
             return "it takes no bias, and the node has one"
+        for tensor in node.tensors:
+            if not _is_given(rule, f"{position}.tensor.{tensor.local}"):
+                return f"it does not take the node's tensor {tensor.local}"
+        if "unlowered" in node.params and not _is_given(rule, f"{position}.param.unlowered"):
+            return f"the node is data only: {node.params['unlowered']}"
         form = node.params.get("weight_form", "plain")
         if form != "plain" and not _is_given(rule, f"{position}.param.weight_form"):
             return f"it takes weights as stored, and the node's weight_form is {form}"

@@ -19,11 +19,14 @@ def node_weight_shapes(circuit: Circuit, node: Node, stored: Container[str] = NO
 
     A module `experts.*.up` stands for each of the `experts` modules: expert by expert, within
     each the modules in their order, [out, k] each. A checkpoint that keeps them in one tensor
-    [experts, out, k] is recognised by its tensor names, `stored`; the bytes are the same.
+    [experts, out, k], or [experts, k, out], is recognised by its tensor names, `stored`; the bytes
+    are the same.
     """
     listed: list[tuple[str, tuple[int, ...]]] = []
     if node.stacked is not None and node.stacked in stored:
-        listed.append((node.stacked, (circuit.dims["experts"], *weight_matrix(circuit, node))))
+        out, k = weight_matrix(circuit, node)
+        matrix = (k, out) if node.is_stacked_transposed else (out, k)
+        listed.append((node.stacked, (circuit.dims["experts"], *matrix)))
     else:
         listed += _modules(circuit, node)
     if node.has_bias:

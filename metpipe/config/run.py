@@ -150,6 +150,10 @@ class Run(Frozen):
     prefill: Counts | None = Field(description="prompt lengths (mode prefill)")
     prefill_chunk: Counts | None = Field(description="chunk sizes of the chunked prefill")
 
+    max_width: Annotated[Number, Field(ge=2, le=128)] = Field(
+        description="the widest batch of the invariance table (mode invariance), 2 to 128"
+    )
+
     slots: Count | None = Field(
         description="state slots, run and planned; null: what the mode needs; auto: concurrency"
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from metpipe.diff.comparison import Comparison
+from metpipe.diff.invariance import Cell, broken_promises
 from metpipe.diff.records import Check, Control, MovedBytes, VacuousPair
 from metpipe.errors import Exit
 
@@ -46,8 +47,8 @@ class Evidence:
     unexercised: tuple[str, ...] = ()
     """A sentence for each path that should have run and did not."""
     vacuous: tuple[VacuousPair, ...] = ()
-    broken: tuple[str, ...] = ()
-    """A sentence for each promise of the kernel set that a row across two axes broke."""
+    cells: tuple[Cell, ...] = ()
+    """The same logical row on two ways, of judged forwards; the promised ones are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def wrong(evidence: Evidence) -> Iterator[str]:
     for case in evidence.cases:
         if case.judged and not case.comparison:
             yield f"{case.name}, {case.comparison.sentence}"
-    yield from evidence.broken
+    yield from broken_promises(evidence.cells)
     shown_only = unjudged_variants(evidence)
     for moved in evidence.moved:
         if moved.labels and moved.variant not in shown_only:
@@ -105,6 +106,7 @@ def wrong(evidence: Evidence) -> Iterator[str]:
 def unproven(evidence: Evidence) -> Iterator[str]:
     """What a PASS would need and this run does not show."""
     judged = [case.comparison.variant for case in evidence.cases if case.judged]
+    judged += [cell.variant for cell in evidence.cells if cell.promised]
     if not judged:
         yield "nothing was compared: no judged comparison."
     shown_only = unjudged_variants(evidence)

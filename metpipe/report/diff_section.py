@@ -18,6 +18,7 @@ __all__ = [
     "DiffSection",
     "Difference",
     "Digests",
+    "InvarianceCell",
     "Launched",
     "Localized",
     "Moved",
@@ -135,6 +136,27 @@ class CaseRow(Record):
     digests: Digests
 
 
+class InvarianceCell(Record):
+    """The same logical row on two ways; equal, or where it differs on the second."""
+
+    variant: str
+    axis: str
+    name: str
+    points: int = Field(description="rows compared")
+    promised: bool = Field(description="the kernel set says that it holds; others are not judged")
+    step: int | None = Field(description="-1: before the first step")
+    row: int | None
+    byte: int | None
+    differing: int = Field(description="rows that differ")
+    severity: Severity | None = None
+    state_diff: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return not self.differing and not self.state_diff
+
+
 class Overhead(Record):
     """What the diff cost beside its forwards."""
 
@@ -247,6 +269,7 @@ class DiffSection(Record):
     localized: tuple[Localized, ...] = ()
     cases: tuple[CaseRow, ...] = Field(default=(), description="of modes beside plain decoding")
     launched: tuple[Launched, ...] = ()
+    invariance: tuple[InvarianceCell, ...] = ()
     overhead: Overhead | None = Field(default=None, description="null where a run was cached")
 
 

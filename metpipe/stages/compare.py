@@ -10,6 +10,7 @@ from typing import Any
 from metpipe.config import modes_of
 from metpipe.diff.comparison import Comparison
 from metpipe.diff.controls import judge_detection, judge_repeat
+from metpipe.diff.invariance import Cell
 from metpipe.diff.records import Control, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.self_test import run_self_test
 from metpipe.diff.speculation import unexercised_accepts
@@ -33,10 +34,11 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
     """The diff's evidence and its verdict. Needs every run's stage."""
     live = live_of(context)
     runs = [ran for name, folder in context.inputs.items() if (ran := Ran.read(name, folder, live))]
+    tables = _tables(context, live)
     evidence = Evidence(
         cases=tuple(_cases(runs, live)),
-        repeats=tuple(_repeats(runs)),
-        controls=tuple(_controls(runs)),
+        repeats=(*_repeats(runs), *(restore(Control, table["repeat"]) for table in tables)),
+        controls=(*_controls(runs), *(restore(Control, table["control"]) for table in tables)),
         self_test=run_self_test(
             vocab_size=live.circuit().dims["vocab"],
             hash_rows=live.model().hash_rows,
@@ -44,6 +46,7 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
         moved=tuple(_moved(runs)),
         unexercised=(*_accepts(runs), *_restores(runs), *_unexercised(runs, live)),
         vacuous=tuple(_vacuous(runs, live)),
+        cells=tuple(cell for table in tables for cell in _cells(table)),
     )
     verdict = judge(evidence)
     return {
@@ -89,6 +92,22 @@ class Ran:
     def variant(self) -> str:
         """The forward that ran."""
         return self.name.of if self.name.kind in ("variant", "control") else "legacy"
+
+
+def _tables(context: StageContext, live: Live) -> list[dict[str, Any]]:
+    """The invariance tables of legacy and of the judged variants; others are shown only."""
+    found = []
+    for text, folder in context.inputs.items():
+        name = StageName.parse(text)
+        if name is None or name.mode != "invariance":
+            continue
+        if name.kind == "reference" or live.run.variants[name.of].expect == "equal":
+            found.append(read_result(folder))
+    return found
+
+
+def _cells(table: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return restore(tuple[Cell, ...], table["cells"])
 
 
 def _of_kind(runs: Sequence[Ran], kind: str) -> list[Ran]:

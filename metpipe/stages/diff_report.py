@@ -15,6 +15,7 @@ from metpipe.report.diff_section import (
     Comparison,
     Coverage,
     DiffSection,
+    InvarianceCell,
     Launched,
     Localized,
     Overhead,
@@ -53,6 +54,7 @@ def diff_section(live: Live, results: Results) -> DiffSection:
         moved=from_diff.moved(evidence.moved),
         unexercised=evidence.unexercised,
         localized=tuple(_localized(results)),
+        invariance=tuple(_invariance(results)),
         overhead=_overhead(results),
     )
 
@@ -205,6 +207,14 @@ def _launched(results: Results) -> Iterator[Launched]:
                 yield Launched(
                     variant=ran.name, mode=mode, steps=disclosed["steps"][mode], slots=slots
                 )
+
+
+def _invariance(results: Results) -> Iterator[InvarianceCell]:
+    for text, record in results.records.items():
+        stage = StageName.parse(text)
+        if stage is not None and stage.mode == "invariance":
+            for cell in record["cells"]:
+                yield InvarianceCell.model_validate(cell)
 
 
 def _overhead(results: Results) -> Overhead | None:

@@ -30,12 +30,15 @@ from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.serve_flags import ExecutedServe, executed_serve
 from metpipe.errors import ConfigError
 from metpipe.pipeline import Progress, StageContext
+from metpipe.stages.invariance.plan import Table, needed_cases
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.cases import Facts, cases_of
 from metpipe.stages.modes.needs import check_fits, sizes_for
 
 __all__ = ["LEGACY", "Live", "live_of"]
 
+INVARIANCE_STEPS = 8
+"""Steps of each leg of the invariance table: as deep as the deepest verify."""
 LEGACY = ForwardSelect("legacy", "legacy", Select.reference())
 
 
@@ -95,10 +98,17 @@ class Live:
 
     def cases(self, mode: str) -> tuple[Case, ...]:
         """The cases of one of the run's modes."""
+        if mode == "invariance":
+            return needed_cases(self.invariance_table())
         if mode not in self._cases:
             facts = Facts(self.prompts(), self.circuit().dims["vocab"], self.drafts_are_compared())
             self._cases[mode] = cases_of(mode, self.run, facts)
         return self._cases[mode]
+
+    def invariance_table(self) -> Table:
+        """The prompts and lengths of the invariance table."""
+        steps = min(self.run.steps, INVARIANCE_STEPS)
+        return Table.of(self.run.max_width, steps, self.circuit().dims["vocab"])
 
     def all_cases(self) -> tuple[Case, ...]:
         """Those of every mode of the run; plain decoding's when nothing else is run."""

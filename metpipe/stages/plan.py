@@ -9,6 +9,7 @@ from metpipe.config import Run, Variant, modes_of
 from metpipe.pipeline import Stage
 from metpipe.stages.compare import run_compare
 from metpipe.stages.forced import run_control, run_forced
+from metpipe.stages.invariance.stage import run_invariance
 from metpipe.stages.ledger import run_ledger
 from metpipe.stages.load import run_load
 from metpipe.stages.localize import run_localize
@@ -53,8 +54,7 @@ def _stages(run: Run) -> Iterator[Stage]:
 def _diff_stages(run: Run) -> Iterator[Stage]:
     runs: list[Stage] = []
     for mode in modes_of(run):
-        if mode != "invariance":
-            runs += _mode_stages(run, mode)
+        runs += _invariance_stages(run) if mode == "invariance" else _mode_stages(run, mode)
     yield from runs
     yield Stage("compare", run_compare, {}, ("load", *(stage.name for stage in runs)))
     judged = [
@@ -75,6 +75,17 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
     yield Stage("localize", run_localize, params, ("load", "compare", *seen))
     if run.oracle is not None and "single" in modes_of(run):
         yield Stage("oracle", run_oracle, {"oracle": run.oracle}, ("load", "reference"))
+
+
+def _invariance_stages(run: Run) -> Iterator[Stage]:
+    """The table under legacy, and under each variant."""
+    own = {"max_width": run.max_width, "steps": run.steps}
+    name = StageName("invariance", "reference").text
+    yield Stage(name, run_invariance, own | LEGACY_PARAMS, ("load",))
+    for variant_name, variant in run.variants.items():
+        params = own | _variant_params(run, variant) | {"name": variant_name}
+        name = StageName("invariance", "variant", variant_name).text
+        yield Stage(name, run_invariance, params, ("load",))
 
 
 def _mode_stages(run: Run, mode: str) -> Iterator[Stage]:
@@ -116,6 +127,7 @@ KEYS_READ = {
     "verify": ("verify", "mtp"),
     "verify_batch": ("verify_batch", "verify_batch_ks", "ragged", "mtp", "fragment_slots"),
     "prefill": ("prefill", "prefill_chunk"),
+    "invariance": ("max_width",),
 }
 """Mode -> what its cases are made of, beside prompts and steps."""
 

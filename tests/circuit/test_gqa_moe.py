@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from metpipe.circuit import RefusedConfig, node_weight_shapes
+from metpipe.circuit import (
+    Kernel,
+    RefusedConfig,
+    Select,
+    Situation,
+    Uncovered,
+    fuse,
+    node_weight_shapes,
+)
 
 from .planned_families import TINY, changed, circuit_of, locals_of, nodes_of, understood
+from .toy import every_kernel, rule, rule_set
 
 ATTENTION = [
     "input_norm", "q", "k", "v", "q_norm", "k_norm", "rope", "kv_write", "attend", "o", "add",
@@ -52,6 +63,23 @@ def test_the_rotated_channels_are_a_number_or_a_share(
 def test_a_number_and_a_share_that_disagree_are_refused() -> None:
     with pytest.raises(RefusedConfig, match=r"rotary_dim = 4 contradicts .* = 0\.5 of 16"):
         understood(changed("minimax_m2", rotary_dim=4))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_node_that_is_data_only_is_taken_by_no_rule_that_is_not_told(told: bool) -> None:
+    made = circuit_of(TINY["minimax_m2"])
+    others = [rule(op, [op]) for op in {node.op for node in made.nodes} - {"qk_norm"}]
+    args = {"x": "0.in.0", "w": "0.weight", "y": "0.out.0"}
+    if told:
+        args["why"] = "0.param.unlowered"
+    norm = replace(rule("norm", ["qk_norm"]), kernels=(Kernel("k", "norm", args),))
+    rules = rule_set(norm, *others)
+    situation = Situation("decode", 1, every_kernel(rules), select=Select.all())
+    if told:
+        assert fuse(made, rules, situation).groups
+        return
+    with pytest.raises(Uncovered, match="data only: no kernel normalises q or k as a row"):
+        fuse(made, rules, situation)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 
 from metpipe.circuit.vocabulary import OPS
+from metpipe.engine.microtest.domains import chosen_experts, in_domain
 from metpipe.engine.microtest.guarded import fill
-from metpipe.engine.microtest.memory import Memory, state_label
+from metpipe.engine.microtest.memory import Memory, state_label, tensor_label
 from metpipe.engine.microtest.places import Place
 from metpipe.engine.microtest.step_layout import StepLayout
 from metpipe.engine.microtest.values import Role, Subject, draw
@@ -63,6 +64,9 @@ def _targets(place: Place) -> Iterator[_Target]:
             )
         if node.has_bias:
             yield _Target(f"bias of {node.id}", "bias", numbers["matrix"])
+        for tensor in node.tensors:
+            role: Role = "vector" if len(tensor.shape) == 1 else "matrix"
+            yield target(tensor_label(tensor.name), role)
     for state in place.states:
         yield target(state_label(state), "state")
 
@@ -70,14 +74,16 @@ def _targets(place: Place) -> Iterator[_Target]:
 def _drawn(
     place: Place, kind: str, seed: int, target: _Target, tensor: torch.Tensor
 ) -> torch.Tensor:
-    if not tensor.is_floating_point():
-        return torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
-    shape = (1, tensor.shape[0]) if tensor.ndim == 1 else (tensor.shape[0], tensor.shape[1])
-    beside_matrix = any(OPS[node.op].weight == "matrix" for node in place.nodes)
-    subject = Subject(target.role, shape, target.number, beside_matrix)
     named = f"{seed} {kind} {target.label} {place.text}"
-    values = draw(kind, subject, zlib.crc32(named.encode())).view(tensor.shape)
-    return _widened(values) if tensor.dtype == torch.float32 else values
+    source = zlib.crc32(named.encode())
+    if not tensor.is_floating_point():
+        return chosen_experts(place, tensor, torch.Generator().manual_seed(source))
+    row = tensor.shape[-1]
+    beside_matrix = any(OPS[node.op].weight == "matrix" for node in place.nodes)
+    subject = Subject(target.role, (tensor.numel() // row, row), target.number, beside_matrix)
+    values = draw(kind, subject, source).view(tensor.shape)
+    wide = _widened(values) if tensor.dtype == torch.float32 else values
+    return in_domain(place, target.label, wide)
 
 
 def _widened(values: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The buffers of a tried group, by label: what each side has of its own, and what both only read.
 
 Labels: an edge's id, `state ID`, `snapshots ID`, `weight of NODE`, `bias of NODE`, `cos of NODE`,
-`step.NAME`.
+`tensor NAME`, `step.NAME`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "side_memory",
     "snapshots_label",
     "state_label",
+    "tensor_label",
 ]
 
 Memory = Mapping[str, Guarded]
@@ -40,6 +41,11 @@ def state_label(state_id: str) -> str:
 def snapshots_label(state_id: str) -> str:
     """The label of what rows leave behind of a state."""
     return f"snapshots {state_id}"
+
+
+def tensor_label(name: str) -> str:
+    """The label of a small tensor of the checkpoint."""
+    return f"tensor {name}"
 
 
 def side_memory(place: Place, plan: Plan, layout: StepLayout) -> dict[str, Guarded]:
@@ -84,12 +90,14 @@ def argument_sources(
 ) -> ArgumentSources:
     """What a rule's args may name, in these buffers."""
     bound = [node for node in place.nodes if node.binding]
+    small = [tensor.name for node in place.nodes for tensor in node.tensors]
     step = {name: shared[f"step.{name}"].tensor for name in layout.tensors}
     return ArgumentSources(
         circuit=place.circuit,
         weights=Weights(
             {node.binding: shared[f"weight of {node.id}"].tensor for node in bound},
             {node.binding: shared[f"bias of {node.id}"].tensor for node in bound if node.has_bias},
+            {name: shared[tensor_label(name)].tensor for name in small},
         ),
         edges={label: buffer.tensor for label, buffer in own.items()},
         states={state: own[state_label(state)].tensor for state in place.states},
@@ -107,6 +115,8 @@ def _weights(place: Place, node: Node) -> Iterator[tuple[str, Guarded]]:
         yield f"weight of {node.id}", Guarded.allocate(found.weight_shape, torch.bfloat16)
     if found.bias:
         yield f"bias of {node.id}", Guarded.allocate(found.bias_shape, torch.bfloat16)
+    for name, shape in found.small.items():
+        yield tensor_label(name), Guarded.allocate(shape, torch.bfloat16)
 
 
 def _guarded_copy(tensor: torch.Tensor) -> Guarded:

@@ -188,6 +188,7 @@ def _shape(circuit: Circuit, group: Group) -> tuple[object, ...]:
         (
             node.op,
             node.has_bias,
+            tuple(sorted(node.params.items())),
             tuple(circuit.edges[edge].dim for edge in (*node.inputs, *node.outputs)),
         )
         for node in nodes
@@ -208,7 +209,8 @@ def _work(place: Place) -> object:
     reads_step = any(text.startswith("step.") for text in sources)
     rows = tuple(place.rows_of(edge) for edge in (*place.inputs, *place.outputs))
     names = tuple(
-        (group.rule.id, group.nodes) for group in (*place.fused.groups, *place.chain.groups)
+        (group.rule.id, _shape(place.circuit, group))
+        for group in (*place.fused.groups, *place.chain.groups)
     )
     widths = tuple(sequence_widths(place.mode, place.rows)) if reads_step else None
     return place.circuit_name, names, rows, widths

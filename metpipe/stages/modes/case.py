@@ -27,6 +27,10 @@ class Case:
     """Whether the head's drafts are what is verified, or those of the greedy continuation."""
     fragmented: bool = False
     """A spare slot stays open in the middle of the sequences', and blocks are scattered."""
+    held: int = 0
+    """Sequences that hold slots before the case's: it lies behind them."""
+    tenant: tuple[int, ...] = ()
+    """A prompt that ran in the case's first slot, and left, before the case."""
     padded: bool = True
     """Whether a step's rows are filled up to the ladder's rung."""
     chunk: int | None = None

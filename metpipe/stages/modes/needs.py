@@ -62,18 +62,20 @@ def _fitting(case: Case, slots: int) -> str:
 
 def _slots(case: Case) -> int:
     """A spare in the middle, the place that a sequence is restored to, or that a prefix ran in."""
-    return case.num_sequences + int(case.fragmented or case.spill is not None or case.restored > 0)
+    beside = int(case.fragmented or case.spill is not None or case.restored > 0)
+    return case.num_sequences + case.held + beside
 
 
 def _blocks(case: Case, block_size: int) -> int:
     held = sum(-(-tokens // block_size) for tokens in case.reserved)
     if case.spill is not None:
         return 2 * held
-    return held + (-(-case.restored // block_size)) + int(case.fragmented)
+    beside = -(-case.restored // block_size) + int(case.fragmented) + case.held
+    return max(held + beside, -(-len(case.tenant) // block_size))
 
 
 def _prompt_tokens(case: Case) -> int:
-    longest = max(map(len, case.prompts))
+    longest = max(map(len, (*case.prompts, case.tenant)))
     return longest if case.chunk is None else min(longest, case.chunk)
 
 

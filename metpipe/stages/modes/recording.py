@@ -61,6 +61,7 @@ class Recording:
     tick: Callable[[], object] = lambda: None
     sequences: list[Opened] = field(default_factory=list)
     _spare: Opened | None = None
+    _held: list[Opened] = field(default_factory=list)
     _before: dict[str, str] = field(default_factory=dict)
     _moved_at: int | None = None
     _prefill: tuple[str, ...] = ()
@@ -194,6 +195,8 @@ class Recording:
     def _open(self) -> None:
         """Slots 0, 1, ... in order; fragmented, with a gap in the middle and scattered blocks."""
         case, model = self.case, self.model
+        self._let_tenant_run()
+        self._held = [model.open(reserve=1) for _ in range(case.held)]
         for index in range(case.num_sequences):
             if case.fragmented and index == case.num_sequences // 2:
                 self._spare = model.open(reserve=1)
@@ -206,11 +209,18 @@ class Recording:
         for sequence, tokens in zip(self.sequences, case.reserved, strict=True):
             model.pool.reserve(sequence, tokens)
 
+    def _let_tenant_run(self) -> None:
+        """Another sequence in the first slot, which leaves its state behind."""
+        if self.case.tenant:
+            tenant = self.model.open(reserve=len(self.case.tenant))
+            self.forward.prefill(tenant, self.case.tenant)
+            self.model.close(tenant)
+
     def _check_slots(self) -> None:
         """Every run of a case must be handed the same slots, or it would compare other layouts."""
         half = self.case.num_sequences // 2
         gap = [int(self.case.fragmented and index >= half) for index in range(len(self._slots))]
-        wanted = tuple(index + shift for index, shift in enumerate(gap))
+        wanted = tuple(self.case.held + index + shift for index, shift in enumerate(gap))
         if self._slots != wanted:
             raise RuntimeError(f"{self.case.full_name}: slots {self._slots}, not {wanted}")
 
@@ -233,3 +243,5 @@ class Recording:
                 self._spare = None
         if self._spare is not None:
             self.model.close(self._spare)
+        while self._held:
+            self.model.close(self._held.pop())
