@@ -92,9 +92,7 @@ def owner_of_pairs(row: int) -> int:
         pytest.param(found((4, 3), (5, 2), (5, 3)), "ok", "seen there", id="its-sequence"),
         pytest.param(found((4, 3), (5, 1)), "other_row", "row 0 moved", id="other-sequence"),
         pytest.param(found((4, 2), (4, 3)), "early", "row 2 of the step moved", id="row-before"),
-        pytest.param(
-            found((4, 3), states=[(4, 0)]), "other_row", "row 0 moved", id="other-state"
-        ),
+        pytest.param(found((4, 3), states=[(4, 0)]), "other_row", "row 0 moved", id="other-state"),
         pytest.param(found((4, 3), states=[(3, 1)]), "early", "step 3 differs", id="state-early"),
         pytest.param(found(states=[(4, 1)]), "late", "seen in state alone", id="state-alone"),
         pytest.param(found((4, 3), states=[(4, 1), (5, 1)]), "ok", "seen there", id="own-state"),

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from metpipe.diff.comparison import Comparison, Difference, StateDifference
 from metpipe.diff.controls import judge_detection
+from metpipe.diff.invariance import Cell
 from metpipe.diff.records import Check, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.severity import Severity
 from metpipe.diff.trace import Trace
@@ -19,6 +20,7 @@ DIFFERENCE = Difference(2, 3, 0, (0, 1), "dtype is float32", SEVERITY)
 PREFILL = Difference(None, None, None, (0,))
 STATES = (StateDifference(3, (1,)),)
 COMPARISON = Comparison("circuit", 4, 8, PREFILL, (DIFFERENCE,), 2, ("l0.attn.k",), STATES)
+CELL = Cell("circuit", "width", "alone against width 8", 9, True, 2, 1, 0, 1, SEVERITY, ("l0.k",))
 CONTROL = judge_detection(COMPARISON, changed_step=2)
 EVIDENCE = Evidence(
     cases=(Case("prompt 0", COMPARISON, "report"),),
@@ -27,7 +29,7 @@ EVIDENCE = Evidence(
     self_test=(Check("flipped bit", True, "as it must be"),),
     moved=(MovedBytes("prompt 0", "circuit", ("slot 3",)),),
     vacuous=(VacuousPair("legacy", "circuit", False, "same program"),),
-    broken=("a row alone does not equal itself in a batch",),
+    cells=(CELL,),
 )
 TRACE = Trace(
     prompts=((1,), (5, 6)),
