@@ -16,6 +16,7 @@ from metpipe.circuit.template import (
     node_binding,
     node_binding_rows,
     node_has_bias,
+    node_matrix,
     node_params,
     node_stacked,
     node_tensors,
@@ -93,6 +94,7 @@ class CircuitBuilder:
         self._precision = precision
         self._root = _module_root(description, shape)
         self._nodes: list[Node] = []
+        self._tables: dict[tuple[str, ...], str] = {}
         self._edges: dict[str, _OpenEdge] = {}
         self._states: dict[str, StateDecl] = {}
         self._blocks: list[BlockInstance] = []
@@ -237,7 +239,8 @@ class CircuitBuilder:
         node_id = f"{place.prefix}.{text.id}"
         modules = self._modules(place, text.where)
         binding = node_binding(text, shape, modules)
-        out = sum(self._edges[edge].dim for edge in outputs)
+        matrix = node_matrix(text, shape)
+        out = matrix[0] if matrix else sum(self._edges[edge].dim for edge in outputs)
         return Node(
             index=len(self._nodes),
             id=node_id,
@@ -246,7 +249,7 @@ class CircuitBuilder:
             role=text.role,
             inputs=inputs,
             outputs=outputs,
-            weight_format=node_weight_format(text, binding, self._precision, node_id),
+            weight_format=self._weight_format(text, binding, node_id),
             binding=binding,
             has_bias=node_has_bias(text, shape),
             params=node_params(text, shape),
@@ -259,7 +262,17 @@ class CircuitBuilder:
             tensors=node_tensors(text, shape, modules),
             stacked=node_stacked(text, modules),
             is_stacked_transposed=text.is_stacked_transposed,
+            matrix=matrix,
         )
+
+    def _weight_format(self, text: NodeText, binding: tuple[str, ...], node_id: str) -> str | None:
+        """A head tied to the embedding table has the table's format: no table is quantised."""
+        found = self._tables.get(binding) or node_weight_format(
+            text, binding, self._precision, node_id
+        )
+        if text.op == "embed" and found is not None:
+            self._tables[binding] = found
+        return found
 
     def _modules(self, place: Place, where: str) -> Modules:
         if place.module is None:

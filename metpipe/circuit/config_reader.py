@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from metpipe.circuit.config_kinds import kind_sizes
 from metpipe.circuit.config_map import (
     ABSENT,
     ConfigMap,
@@ -31,10 +32,12 @@ def resolve_shape(config: Mapping[str, object], found: ConfigMap, source: str) -
     reader = _Reader(config, found, source)
     reader.classify(config, found.keys, "", reader.structural_keys())
     params = reader.params_as_text()
-    dims = read_dims(config, found.dims, reader.stated, reader.fail)
+    kinds = layer_kinds(config, found.layers, reader.fail)
+    merged = {**config, **kind_sizes(config, found.dims.values(), kinds, reader.fail)}
+    dims = read_dims(merged, found.dims, reader.stated, reader.fail)
     for check in found.checks:
         reader.check(check, dims)
-    return Shape(layer_kinds(config, found.layers, reader.fail), dims, params)
+    return Shape(kinds, dims, params)
 
 
 def _nested(
@@ -72,6 +75,7 @@ class _Reader:
     def structural_keys(self) -> frozenset[str]:
         """Keys that are read for dims and layers, and the model type."""
         dims = {rule.key for rule in self.map.dims.values() if rule.key}
+        dims |= {rule.of_kind.key for rule in self.map.dims.values() if rule.of_kind}
         layers = self.map.layers
         listed = {key for one in layers.sources for key in (one.key, one.trailing) if key}
         interval = {layers.interval.key} if layers.interval and layers.interval.key else set()

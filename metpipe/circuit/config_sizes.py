@@ -26,7 +26,7 @@ def layer_kinds(config: Config, rule: LayerRule, fail: Fail) -> tuple[str, ...]:
     if rule.interval is not None:
         return _interval_kinds(config, rule.interval, found, count, fail)
     if found:
-        return _listed_kinds(config, found[0], count, fail)
+        return _listed_kinds(config, found[0], count, fail, rule.last)
     if rule.uniform is None:
         keys = " or ".join(one.key for one in rule.sources)
         raise fail(f"the key {keys} is missing; it names the kind of each layer")
@@ -55,7 +55,9 @@ def _interval_kinds(
     return listed
 
 
-def _listed_kinds(config: Config, source: LayerSource, count: int, fail: Fail) -> tuple[str, ...]:
+def _listed_kinds(
+    config: Config, source: LayerSource, count: int, fail: Fail, last: str | None = None
+) -> tuple[str, ...]:
     entries = _entries(config, source, fail)
     if len(entries) != count:
         raise fail(f"{source.key} must list one kind for each of the {count} layers")
@@ -65,7 +67,10 @@ def _listed_kinds(config: Config, source: LayerSource, count: int, fail: Fail) -
                 f"{source.key}: layer {layer} is {entry!r}, and only "
                 f"{', '.join(sorted(source.values))} is supported: {source.why}"
             )
-    return tuple(source.values[str(entry)] for entry in entries)
+    kinds = tuple(source.values[str(entry)] for entry in entries)
+    if last is not None and kinds[-1] != last:
+        raise fail(f"{source.key}: the last layer must be {last}, it is {kinds[-1]}")
+    return kinds
 
 
 def _entries(config: Config, source: LayerSource, fail: Fail) -> Sequence[object]:

@@ -37,6 +37,8 @@ def node_weight_shapes(circuit: Circuit, node: Node, stored: Container[str] = NO
 
 def weight_matrix(circuit: Circuit, node: Node) -> tuple[int, int]:
     """(out, k) of the node's matrix, all its modules together (one expert of an expert op)."""
+    if node.matrix is not None:
+        return node.matrix
     return sum(node.binding_rows), circuit.edges[node.inputs[0]].dim
 
 
@@ -58,7 +60,7 @@ def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
         case "table":
             return (circuit.dims["vocab"], circuit.edges[node.outputs[0]].dim)
         case "matrix":
-            return (rows, circuit.edges[node.inputs[0]].dim)
+            return (rows, weight_matrix(circuit, node)[1])
         case "vector" if node.params.get("scope") == "head":
             # A head is the attention's unless the node states its own.
             return (int(node.params.get("head_dim", circuit.dims["head_dim"])),)

@@ -33,7 +33,7 @@ KEYS_OF_MODES = MODE_OF_LIST | {
 }
 """Every key that only some mode reads -> the (first) mode that reads it."""
 WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
-"""Keys that size memory of speculation, which this version does not count."""
+"""Keys that size memory of speculation, which the metpipe accounting does not count."""
 
 RESERVED = ("legacy", "legacy-repeat")
 """What reports call the reference and its repeats."""
@@ -152,20 +152,25 @@ def _model_has_a_source(run: Run) -> Iterator[Problem]:
 
 def _what_ifs(run: Run) -> Iterator[Problem]:
     for key in WHAT_IFS:
-        if getattr(run, key):
+        if getattr(run, key) and run.memory.accounting != "met":
             yield Problem(
                 key,
-                "sizes memory of speculative decoding, which this version of metpipe does not "
-                "count; leave it out",
+                "sizes memory of speculative decoding, which the metpipe accounting does not "
+                "count; leave it out, or set memory.accounting=met",
             )
+    if run.memory.met_version is not None and run.memory.accounting != "met":
+        yield Problem("memory.met_version", "is read with memory.accounting=met only")
 
 
 def _boot(run: Run) -> Iterator[Problem]:
-    if run.ledger.boot is not None:
+    if run.ledger.boot is None:
+        return
+    if not run.pipeline.ledger:
+        yield Problem("ledger.boot", f"pipeline={run.pipeline.name} leaves the ledger out")
+    if run.memory.accounting != "met":
         yield Problem(
             "ledger.boot",
-            "a boot's file is not read by this version of metpipe, which checks the plan against "
-            "this process's own allocations; leave it out",
+            "is a boot of met's engine; plan it with memory.accounting=met, or leave it out",
         )
 
 
@@ -243,6 +248,7 @@ def _files_exist(run: Run) -> Iterator[Problem]:
         "prompts": (prompts, os.path.isfile, "file"),
         "kernels": (run.kernels, os.path.isdir, "folder"),
         "resume": (run.resume, os.path.isdir, "folder"),
+        "ledger.boot": (run.ledger.boot, os.path.isfile, "file"),
         "model.checkpoint": (run.model.checkpoint, os.path.exists, "file or folder"),
     }
     for key, (path, exists, kind) in wanted.items():

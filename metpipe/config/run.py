@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -98,14 +97,18 @@ class Workload(Frozen):
 class Memory(Frozen):
     """How memory is planned and judged."""
 
-    accounting: Literal["metpipe"] = Field(description="whose allocations count")
+    accounting: Literal["metpipe", "met"] = Field(description="whose allocations count")
+    met_version: Count | None = Field(
+        description="with accounting=met: the version of that engine; null: the newest"
+    )
+    per_node: bool = Field(description="show a row per node, not one per node of a block")
     must_fit: bool = Field(description="a plan over budget fails the run")
 
 
 class Ledger(Frozen):
     """What the plan is checked against."""
 
-    boot: str | None = Field(description="a boot's ledger; null: this process's allocations")
+    boot: Place | None = Field(description="a boot's ledger; null: this process's allocations")
 
 
 def count_or_file(value: object) -> object:
@@ -124,6 +127,17 @@ def yes_no_or_auto(value: object) -> object:
     if isinstance(value, bool) or value == "auto":
         return value
     raise ValueError("must be true, false or auto")
+
+
+def count_or_auto(value: object) -> object:
+    """A number of slots, `auto`, or none; one sentence for everything else."""
+    if value in (None, "auto"):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("must be at least 1")
+        return value
+    raise ValueError("must be a whole number (at least 1) or auto")
 
 
 class Run(Frozen):
@@ -161,7 +175,7 @@ class Run(Frozen):
         description="the widest batch of the invariance table (mode invariance), 2 to 128"
     )
 
-    slots: Count | None = Field(
+    slots: Annotated[int | str | None, BeforeValidator(count_or_auto)] = Field(
         description="state slots, run and planned; null: what the mode needs; auto: concurrency"
     )
     tree_nodes: Count | None = Field(description="what-if: nodes of a token tree per verify slot")
@@ -180,12 +194,14 @@ class Run(Frozen):
     memory: Memory = Field(description="how memory is planned and judged")
     ledger: Ledger = Field(description="what the plan is checked against")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _slots_follow_the_concurrency(cls, data: Any) -> Any:
-        """`slots=auto` is exactly the workload's concurrency."""
-        if not isinstance(data, dict) or data.get("slots") != "auto":
-            return data
-        workload = data.get("workload")
-        concurrency = workload.get("concurrency") if isinstance(workload, Mapping) else None
-        return data | {"slots": concurrency}
+    @property
+    def slots_follow(self) -> bool:
+        """Whether there are as many state slots as sequences."""
+        return self.slots == "auto"
+
+    @property
+    def num_slots(self) -> int | None:
+        """The state slots; None: what the mode needs."""
+        if self.slots_follow:
+            return self.workload.concurrency
+        return None if self.slots is None else int(self.slots)

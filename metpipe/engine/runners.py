@@ -24,6 +24,8 @@ from metpipe.engine.kernel_arguments import ArgumentSources
 from metpipe.engine.kernel_set import KernelSet
 from metpipe.engine.legacy.dense import DenseLegacy, DenseShape
 from metpipe.engine.legacy.forward import Kernels, LegacyForward
+from metpipe.engine.legacy.hybrid import HybridLegacy
+from metpipe.engine.legacy.hybrid_shape import HybridShape
 from metpipe.engine.program import Launch, Program, arena_views, compile_program
 from metpipe.engine.selection import ForwardSelect
 from metpipe.errors import ConfigError
@@ -51,8 +53,27 @@ def _dense(model: Model, kernels: Kernels, step: Step) -> LegacyForward:
     )
 
 
+def _hybrid(model: Model, kernels: Kernels, step: Step) -> LegacyForward:
+    shape = HybridShape.from_config(model.config)
+    return HybridLegacy(
+        shape=shape,
+        kernels=kernels,
+        weights=model.weights,
+        states=model.states,
+        snapshots=model.snapshots,
+        step=step,
+        rope=model.rope(shape.rope(model.config)),
+        allocator=model.allocator,
+        max_rows=model.sizes.max_rows,
+        max_head_rows=model.sizes.max_head_rows,
+        drafter_hidden=model.drafter_hidden_SD,
+    )
+
+
 LEGACY_FAMILIES: Mapping[str, Callable[[Model, Kernels, Step], LegacyForward]] = {
     "dense_gqa": _dense,
+    "qwen3_5": _hybrid,
+    "qwen3_6_moe": _hybrid,
 }
 """circuit arch -> makes its hand-written forward"""
 

@@ -8,7 +8,7 @@ from metpipe.memory.evaluate import ACCOUNTINGS, evaluate
 from metpipe.memory.inverse import Inverse, largest_fitting, max_concurrency, max_isl
 from metpipe.memory.kernel_set import KernelSet, read_kernel_set
 from metpipe.memory.ledger import LedgerRow, check_ledger
-from metpipe.memory.planned import Planned
+from metpipe.memory.planned import Planned, StateGroup
 from metpipe.memory.point import Boot, Point, Workload
 from metpipe.memory.record import to_record
 from metpipe.memory.registry import read_devices
@@ -29,6 +29,7 @@ __all__ = [
     "Planned",
     "Point",
     "Serve",
+    "StateGroup",
     "Term",
     "Workload",
     "check_ledger",

@@ -12,7 +12,7 @@ from metpipe.memory.metpipe import count as count_metpipe
 from metpipe.memory.point import Point, refuse_impossible
 from metpipe.memory.report import Answer, Counts, MemoryReport, PoolRoom, Term
 
-__all__ = ["ACCOUNTINGS", "Accounting", "answer_at", "evaluate"]
+__all__ = ["ACCOUNTINGS", "Accounting", "answer_at", "evaluate", "headroom_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,21 @@ def answer_at(point: Point) -> Answer:
     Raises:
         ConfigError: as `evaluate`.
     """
+    surely, possibly = headroom_at(point)
+    if surely >= 0:
+        return "fits"
+    return "depends" if possibly >= 0 else "does not fit"
+
+
+def headroom_at(point: Point) -> tuple[int, int]:
+    """(headroom_low, headroom_high) of `evaluate`, without the rows behind them.
+
+    Raises:
+        ConfigError: as `evaluate`.
+    """
     terms, budget = _accounting(point).terms(point), _budget(point)
-    return _answer(budget, *_span((*terms, driver_term(point, budget))))
+    low, high = _span((*terms, driver_term(point, budget)))
+    return budget - high, budget - low
 
 
 def _accounting(point: Point) -> Accounting:
@@ -99,7 +112,8 @@ def driver_term(point: Point, budget: int) -> Term:
         return Term("driver", 0, 0, "exact", "nothing is charged on a CPU")
     if device.driver is not None:
         law = device.driver
-        driver = formulas.driver_bytes(budget, law.fixed_bytes, law.budget_per_mille)
+        slack = 0 if point.met is None else point.met.chunk_slack
+        driver = formulas.driver_bytes(budget, law.fixed_bytes, law.budget_per_mille, slack)
         source = (
             f"{law.fixed_bytes} + floor(budget / 1000) x {law.budget_per_mille}, calibrated on "
             f"{law.calibrated_on}"

@@ -100,9 +100,11 @@ def budget_bytes(device_bytes: int, utilization: float) -> int:
     return math.floor(device_bytes * utilization)
 
 
-def driver_bytes(budget: int, fixed_bytes: int, budget_per_mille: int) -> int:
+def driver_bytes(budget: int, fixed_bytes: int, budget_per_mille: int, chunk_slack: int = 0) -> int:
     """What the driver takes for itself: a fixed part and a share of the budget.
 
     fixed + floor(budget / 1000) x per mille: context, modules and graphs, then page bookkeeping.
+    `chunk_slack` is what small allocations leave unused of the driver's chunks; only a ledger
+    knows it.
     """
-    return fixed_bytes + budget // 1000 * budget_per_mille
+    return fixed_bytes + budget // 1000 * budget_per_mille + chunk_slack

@@ -12,21 +12,25 @@ from metpipe.memory import formulas
 from metpipe.memory.planned import StateGroup
 from metpipe.memory.point import Point
 from metpipe.memory.report import Counts, RunBytes, StateBytes, Term
+from metpipe.memory.speculation import draft_rows, snapshot_rows, speculative_runs
 from metpipe.memory.workspaces import workspaces_of
 
 __all__ = ["count"]
+
+BF16_BYTES = 2
 
 SOURCES = {
     "weights": "bound tensors in bf16, each binding once: 2 x the product of its shape",
     "kv": "per layer and side: blocks x block size x elements x element size, blocks = "
     "C x (floor((ISL + OSL) / block) + 1) + 1",
-    "states": "per layer: (slots + 1) x elements x element size",
+    "states": "per layer: (slots + 1, and a row for each draft of a verify) x elements x element "
+    "size",
     "arena": "one buffer for all runs: the largest of their first-fit layouts",
     "workspace": "per kernel family and buffer: its expressions in FAMILIES.toml, widest run",
     "tables": "rope cosines and sines in f32: 2 x max_seq_len x rotary_dim / 2 x 4 per "
     "parameter set",
     "step": "i32 token ids, positions, slots, snapshots and block table: rows of the widest run x "
-    "(4 + ceil(max_seq_len / block) + 1) x 4",
+    "(4 + ceil(max_seq_len / block) + 1) x 4; and a bf16 hidden row a drafting sequence",
 }
 
 
@@ -37,15 +41,18 @@ def count(point: Point) -> Counts:
         ConfigError: a dtype without an element size, a block of no tokens, a workspace expression
             that names what the point does not know.
     """
-    states = tuple(_state(point, group) for group in point.planned.states)
     runs = runs_of(point)
+    drafted = draft_rows((run.mode, run.rows) for run in runs)
+    states = tuple(
+        _state(point, group) for group in point.planned.states if group.section == "main" or drafted
+    )
     workspaces = workspaces_of(point, ((run.label, run.mode, run.rows) for run in runs))
     sizes = {
         "kv": sum(state.bytes for state in states if state.holding == "blocks"),
         "states": sum(state.bytes for state in states if state.holding == "live"),
         "workspace": sum(workspace.bytes for workspace in workspaces),
         "tables": _tables(point),
-        "step": _step(point, runs),
+        "step": _step(point, runs) + drafted * point.planned.circuit.dims["hidden"] * BF16_BYTES,
     }
     kv, states_term, *others = (
         Term(key, size, size, "exact", SOURCES[key]) for key, size in sizes.items()
@@ -104,6 +111,7 @@ def runs_of(point: Point) -> tuple[RunBytes, ...]:
     return (
         _run(point, "decode", "decode" if rows == 1 else "multi_seq", rows),
         _run(point, "prefill", "prefill", prefill),
+        *(_run(point, mode, mode, rows) for mode, rows in speculative_runs(point)),
     )
 
 
@@ -113,7 +121,7 @@ def _run(point: Point, label: str, mode: str, rows: int) -> RunBytes:
 
 
 def _state(point: Point, group: StateGroup) -> StateBytes:
-    """Paged states hold a block pool, recurrent ones a slot per sequence and a dummy.
+    """Paged states hold a block pool, recurrent ones a slot per sequence, a dummy and snapshots.
 
     Other kinds (caches) are not held by this engine: a circuit that declares one holds 0 units.
     """
@@ -125,7 +133,9 @@ def _state(point: Point, group: StateGroup) -> StateBytes:
             units, pool = blocks * block, formulas.kv_bytes(blocks, block, group.elements, size)
         case "recurrent":
             slots = point.num_slots if point.boot is None else point.boot.slots
-            units, pool = slots + 1, formulas.recurrent_bytes(slots, group.elements, size)
+            kept = snapshot_rows(point) if group.section == "main" else 0
+            units = slots + 1 + kept
+            pool = formulas.recurrent_bytes(slots, group.elements, size) + kept * unit
         case _:
             units, pool = 0, 0
     return StateBytes(

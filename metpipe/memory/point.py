@@ -35,6 +35,8 @@ class Boot:
     kv_blocks: int
     slots: int
     runs: tuple[tuple[str, int], ...]
+    snapshot_rows: int = 0
+    """recurrent states kept between the rows of a verify, over all its sequences"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,22 @@ class Serve:
     ssm_h_dtype: str
     block_size: int
     max_prefill_tokens: int
+    speculative: bool = False
+    num_drafts: int | None = None
+    """drafts of each sequence and step, where it speculates; None: not said"""
 
+
+NEEDED = (
+    "max_seq_len",
+    "max_batch_size",
+    "gpu_memory_utilization",
+    "kv_cache_dtype",
+    "ssm_h_dtype",
+    "block_size",
+    "max_prefill_tokens",
+)
 
 OFF: Mapping[str, tuple[object, ...]] = {
-    "speculative": (False,),
     "dflash": (False,),
     "enable_prefix_caching": (False,),
     "high_speed_swap": (False,),
@@ -41,7 +53,6 @@ OFF: Mapping[str, tuple[object, ...]] = {
 SLEEPING = frozenset(
     {
         "dflash_gamma",
-        "num_drafts",
         "mtp_max_seqs",
         "mtp_quantization",
         "ssm_rollback_mode",
@@ -76,8 +87,7 @@ def read_serve(flags: Mapping[str, object]) -> Serve:
     Raises:
         ConfigError: a flag is missing or of a wrong type.
     """
-    names = tuple(Serve.__dataclass_fields__)
-    if missing := [name for name in names if flags.get(name) is None]:
+    if missing := [name for name in NEEDED if flags.get(name) is None]:
         raise ConfigError(f"serve.{missing[0]}: the memory plan needs it; set serve.{missing[0]}")
     return Serve(
         max_seq_len=_count(flags, "max_seq_len"),
@@ -87,6 +97,8 @@ def read_serve(flags: Mapping[str, object]) -> Serve:
         ssm_h_dtype=_text(flags, "ssm_h_dtype"),
         block_size=_count(flags, "block_size"),
         max_prefill_tokens=_count(flags, "max_prefill_tokens"),
+        speculative=flags.get("speculative") is True,
+        num_drafts=None if flags.get("num_drafts") is None else _count(flags, "num_drafts"),
     )
 
 

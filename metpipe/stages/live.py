@@ -64,7 +64,9 @@ class Live:
     @property
     def executes(self) -> bool:
         """Whether the job runs a forward."""
-        return self.run.pipeline.diff or self.run.pipeline.ledger or self.run.pipeline.rule
+        pipeline = self.run.pipeline
+        own_ledger = pipeline.ledger and self.run.ledger.boot is None
+        return pipeline.diff or own_ledger or pipeline.rule
 
     def checkpoint_digest(self) -> str | None:
         """The weights' digest; that of the config alone when nothing runs; None without a model."""
@@ -130,11 +132,11 @@ class Live:
 
     def check_cases(self) -> None:
         """Refuse what the pools cannot hold, before anything is decoded."""
-        check_fits(self.all_cases(), self.serve().max_seq_len, self.run.slots)
+        check_fits(self.all_cases(), self.serve().max_seq_len, self.run.num_slots)
 
     def sizes(self) -> PoolSizes:
         """Pools and steps for every case of the run."""
-        return sizes_for(self.all_cases(), self.serve(), self.run.slots)
+        return sizes_for(self.all_cases(), self.serve(), self.run.num_slots)
 
     def model(self, progress: Progress | None = None) -> Model:
         """The loaded model; the previous job's when nothing that shapes it changed."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from metpipe.config import Run, Variant, modes_of
 from metpipe.pipeline import Stage
+from metpipe.stages.boot import run_boot
 from metpipe.stages.compare import run_compare
 from metpipe.stages.forced import run_control, run_forced
 from metpipe.stages.invariance.stage import run_invariance
@@ -41,14 +42,17 @@ def _stages(run: Run) -> Iterator[Stage]:
     if run.pipeline.rule:
         yield Stage("rule", run_rule, _rule_params(run))
         return
-    if run.pipeline.diff or run.pipeline.ledger:
+    own_ledger = run.pipeline.ledger and run.ledger.boot is None
+    if run.pipeline.diff or own_ledger:
         yield Stage("load", run_load, _load_params(run))
     if run.pipeline.diff:
         yield from _diff_stages(run)
     if run.pipeline.memory:
         yield Stage("memory", run_memory, _memory_params(run))
-    if run.pipeline.ledger:
+    if own_ledger:
         yield Stage("ledger", run_ledger, _load_params(run) | _memory_params(run), ("load",))
+    elif run.pipeline.ledger:
+        yield Stage("boot", run_boot, _memory_params(run) | {"boot": run.ledger.boot})
 
 
 def _diff_stages(run: Run) -> Iterator[Stage]:

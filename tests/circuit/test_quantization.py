@@ -204,6 +204,12 @@ def test_a_quantised_checkpoint_has_a_circuit_that_says_so() -> None:
     assert formats["act"] is None
 
 
+def test_a_head_tied_to_the_table_has_the_table_s_format() -> None:
+    found = resolve("llama", tie_word_embeddings=True, quantization_config=compressed(NVFP4))
+    formats = {node.local: node.weight_format for node in found.circuit.nodes}
+    assert (formats["embed"], formats["lm_head"], formats["o"]) == ("bf16", "bf16", "nvfp4/g16")
+
+
 def test_a_kernel_set_for_bf16_weights_does_not_take_them() -> None:
     rules = read_rules(kernels_dir() / "cpu")
     made = resolve("llama", quantization_config=compressed(NVFP4)).circuit

@@ -167,10 +167,20 @@ def memory_record(*, fits: bool = True) -> dict[str, object]:
             "kernel_set": "cpu",
             "device_bytes": 192307160678,
             "notes": ["the class b200 has no kernel set; planned with the set cpu"],
+            "facts": {},
         },
         "terms": terms,
         "nodes": [
-            {"node": "embed", "op": "embed", "layer": None, "stored": 56623104, "derived": []}
+            {
+                "node": "embed",
+                "op": "embed",
+                "layer": None,
+                "stored": 56623104,
+                "derived": [],
+                "activations": 9,
+                "workspace": 0,
+                "state": 0,
+            }
         ],
         "states": [],
         "runs": [{"label": "decode", "mode": "decode", "rows": 1, "arena": 9, "materialized": 12}],
@@ -179,6 +189,9 @@ def memory_record(*, fits: bool = True) -> dict[str, object]:
             "low": low,
             "high": high,
             "budget": budget,
+            "host": 0,
+            "leaked": 0,
+            "planned": 9,
             "headroom_low": budget - high,
             "headroom_high": budget - low,
             "answer": answer,

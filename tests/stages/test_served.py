@@ -12,7 +12,10 @@ from metpipe.stages.served import served
 from tests.engine.opened import CONFIG, opened
 from tests.runs import composed
 
-QUANTISED = CONFIG | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+QUANTISED = CONFIG | {
+    "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"},
+}
 
 
 def live(*overrides: str) -> Live:

@@ -177,7 +177,7 @@ def _source(term: str, arch: str, copies: str) -> str:
     """What a term is, and what it was held against."""
     against = BOOTS.get(arch)
     held = f"held against {against}" if against else f"no boot of {arch} is known"
-    return f"{SOURCES[term].format(copies=copies)}; {held}"
+    return f"{SOURCES[term].format(copies=copies)}\n{held}"
 
 
 def _workspace(point: Point) -> int:
@@ -191,8 +191,8 @@ def _workspace(point: Point) -> int:
 
 def _run(point: Point, program: Program) -> RunBytes:
     label, mode, rows = program
-    arena, materialized = point.planned.sizes(mode, rows).arena(rows)
-    return RunBytes(label, mode, rows, arena, materialized)
+    sizes = point.planned.sizes(mode, rows)
+    return RunBytes(label, mode, rows, *sizes.arena(rows), uncovered=sizes.uncovered)
 
 
 def _states(point: Point) -> tuple[StateBytes, ...]:

@@ -61,13 +61,13 @@ class Case:
 
     @property
     def reserved(self) -> tuple[int, ...]:
-        """Tokens that each sequence has room for: prompt, bootstrap, and every row of each step."""
-        widths = self.widths or (1,) * self.num_sequences
-        extra = 1 + self.num_drafts if self.widths else 0
-        return tuple(
-            len(prompt) + self.steps * width + extra
-            for prompt, width in zip(self.prompts, widths, strict=True)
-        )
+        """Tokens that each sequence has room for: prompt, bootstrap, rows of each step.
+
+        Of a mixed batch each has room for the deepest, as far as its greedy continuation goes.
+        """
+        width = max(self.widths, default=1)
+        extra = 2 + self.num_drafts if self.widths else 0
+        return tuple(len(prompt) + self.steps * width + extra for prompt in self.prompts)
 
     @property
     def full_name(self) -> str:

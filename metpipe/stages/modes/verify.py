@@ -54,7 +54,7 @@ class _Verify:
         case = self.run.case
         logits_SV = prefill(self.run)
         self._last = argmax_rows(logits_SV).tolist()
-        self._committed = [0] * case.num_sequences
+        self._committed = [1 if case.num_drafts else 0] * case.num_sequences
         rows = [logits_SV]
         ids: list[int] = []
         if case.num_drafts:
@@ -67,7 +67,7 @@ class _Verify:
     def _continue(self) -> list[list[int]]:
         """Each sequence's greedy continuation by plain decode, as long as all steps may reach."""
         run = self.run
-        count = run.case.steps * max(run.case.widths) + 1
+        count = run.case.steps * max(run.case.widths) + 2
         with run.aside():
             logits_SV = prefill(run)
             found = [[token] for token in argmax_rows(logits_SV).tolist()]
