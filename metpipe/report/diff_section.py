@@ -29,6 +29,7 @@ __all__ = [
     "RuleCase",
     "RuleSection",
     "Severity",
+    "Speculation",
     "StateDifference",
     "Timing",
     "Vacuous",
@@ -169,6 +170,23 @@ class Overhead(Record):
         return self.total_seconds / self.forward_seconds if self.forward_seconds else None
 
 
+class Speculation(Record):
+    """Decoding with the draft head's drafts: what was accepted, and what a token cost."""
+
+    variant: str
+    k: int = Field(description="rows of a verify: the committed token and its drafts")
+    drafted: int
+    accepted: int
+    rate: float
+    by_place: tuple[float, ...] = Field(
+        description="share of steps that accepted at least 1, 2, ... drafts"
+    )
+    tokens_per_step: float
+    ms_per_token: float | None = Field(description="verify and drafts, without the first step")
+    plain_ms_per_token: float | None
+    speedup: float | None
+
+
 class Launched(Record):
     """The slots that a variant's steps of one width saw, each layout once."""
 
@@ -269,6 +287,7 @@ class DiffSection(Record):
     localized: tuple[Localized, ...] = ()
     cases: tuple[CaseRow, ...] = Field(default=(), description="of modes beside plain decoding")
     launched: tuple[Launched, ...] = ()
+    speculation: tuple[Speculation, ...] = ()
     invariance: tuple[InvarianceCell, ...] = ()
     overhead: Overhead | None = Field(default=None, description="null where a run was cached")
 

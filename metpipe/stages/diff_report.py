@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from metpipe.config import modes_of
+from metpipe.diff.acceptance import acceptance_of
 from metpipe.diff.comparison import Comparison as Found
 from metpipe.diff.trace import Trace
 from metpipe.diff.verdict import Evidence
@@ -20,10 +21,12 @@ from metpipe.report.diff_section import (
     Localized,
     Overhead,
     Prompt,
+    Speculation,
     Timing,
     VariantRow,
 )
 from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.cases import PLAIN
 from metpipe.stages.records import restore
 from metpipe.stages.stage_names import StageName
 
@@ -54,6 +57,7 @@ def diff_section(live: Live, results: Results) -> DiffSection:
         moved=from_diff.moved(evidence.moved),
         unexercised=evidence.unexercised,
         localized=tuple(_localized(results)),
+        speculation=tuple(_speculation(live, results)),
         invariance=tuple(_invariance(results)),
         overhead=_overhead(results),
     )
@@ -206,6 +210,31 @@ def _launched(results: Results) -> Iterator[Launched]:
             if ran.stage.kind != "repeat" and any(len(layout) > 1 for layout in slots):
                 yield Launched(
                     variant=ran.name, mode=mode, steps=disclosed["steps"][mode], slots=slots
+                )
+
+
+def _speculation(live: Live, results: Results) -> Iterator[Speculation]:
+    """Each forward's runs with drafts of its own head, against the same prompt decoded plainly."""
+    runs = _runs(results, "verify")
+    cases = live.cases("verify") if runs else ()
+    plain = next((i for i, case in enumerate(cases) if case.name == PLAIN), None)
+    if plain is None:
+        return
+    for index, case in enumerate(cases):
+        for ran in runs if case.drafts_verified else ():
+            found = acceptance_of(_trace(ran, index), case.widths[0], _trace(ran, plain))
+            if ran.stage.kind != "repeat" and not results.cached(ran.stage.text):
+                yield Speculation(
+                    variant=ran.name,
+                    k=found.width,
+                    drafted=found.drafted,
+                    accepted=found.accepted,
+                    rate=found.rate,
+                    by_place=found.by_place,
+                    tokens_per_step=found.tokens_per_step,
+                    ms_per_token=found.ms_per_token,
+                    plain_ms_per_token=found.plain_ms_per_token,
+                    speedup=found.speedup,
                 )
 
 

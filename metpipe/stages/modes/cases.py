@@ -13,8 +13,10 @@ from metpipe.diff.speculation import verify_shapes
 from metpipe.stages.modes.capacity import capped
 from metpipe.stages.modes.case import Case
 
-__all__ = ["Facts", "cases_of"]
+__all__ = ["PLAIN", "Facts", "cases_of"]
 
+PLAIN = "plain decode"
+"""The case that a speculative one is timed against."""
 PREFILL_STEPS = 2
 """Decode steps behind a prefill: what it left behind must be of use."""
 SHORTEST_RESTORE = 256
@@ -54,6 +56,8 @@ def _batch(run: Run, facts: Facts) -> Iterator[Case]:
 
 def _verify(run: Run, facts: Facts) -> Iterator[Case]:
     prompt = facts.prompts[0]
+    if facts.drafts:
+        yield Case("verify", PLAIN, (prompt,), run.steps)
     for width in run.verify or ():
         yield Case("verify", f"K={width}", (prompt,), run.steps, widths=(width,))
         if facts.drafts:

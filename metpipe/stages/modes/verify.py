@@ -8,6 +8,7 @@ Shapes: S sequences, R rows of a step, C drafts a step, V vocabulary.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -17,7 +18,7 @@ from metpipe.diff.argmax import argmax_rows
 from metpipe.diff.speculation import count_accepted, draft_tokens
 from metpipe.diff.trace import Trace
 from metpipe.engine.pools import Sequence
-from metpipe.stages.modes.recording import Recording
+from metpipe.stages.modes.recording import MS, Recording
 from metpipe.stages.modes.steps import decode, prefill
 
 __all__ = ["drive_verify"]
@@ -114,8 +115,11 @@ class _Verify:
         self._commit(step, tokens, accepted, logits_RV)
         rows = [logits_RV]
         ids: list[int] = []
+        draft_ms = None
         if case.num_drafts:
+            begin = time.perf_counter()
             drafted_RV, ids = self._propose()
+            draft_ms = (time.perf_counter() - begin) * MS
             rows.append(drafted_RV)
         run.stepped(
             [token for row in tokens for token in row],
@@ -123,6 +127,7 @@ class _Verify:
             [count + 1 for count in accepted],
             accepted=accepted,
             ids=ids,
+            draft_ms=draft_ms,
         )
 
     def _tokens(self, step: int) -> list[list[int]]:
