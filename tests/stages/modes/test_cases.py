@@ -27,7 +27,7 @@ def facts(case: Case) -> dict[str, Any]:
     return {name: getattr(case, name) for name in names}
 
 
-FULL, HEAD = (2, 4), {"num_drafts": 1, "drafts_verified": True}
+HEAD = {"num_drafts": 1, "drafts_verified": True}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,11 @@ FULL, HEAD = (2, 4), {"num_drafts": 1, "drafts_verified": True}
             "verify",
             ("verify=2", "mtp=auto"),
             True,
-            {"K=2": {"widths": (2,)}, "K=2, draft head": {"widths": (2,), **HEAD}},
+            {
+                "plain decode": {},
+                "K=2": {"widths": (2,)},
+                "K=2, draft head": {"widths": (2,), **HEAD},
+            },
         ),
         (
             "verify_batch",
@@ -148,14 +152,14 @@ def case(mode: str = "batch", **changes: Any) -> Case:
     [
         (case("single", prompts=((1, 2),)), Rows(4, 1, 1), (6,)),
         (case(), Rows(4, 3, 3), (7, 5, 6)),
-        (case("verify", prompts=((1,),), widths=(3,)), Rows(4, 1, 3), (14,)),
+        (case("verify", prompts=((1,),), widths=(3,)), Rows(4, 1, 3), (15,)),
         (
             case("verify", prompts=((1,),), widths=(3,), num_drafts=2, drafts_verified=True),
             Rows(4, 4, 5),
-            (16,),
+            (17,),
         ),
-        (case("verify_batch", widths=(4, 3, 2)), Rows(4, 3, 9), (20, 14, 11)),
-        (case("verify_batch", widths=(4, 3, 2), num_drafts=3), Rows(4, 15, 18), (23, 17, 14)),
+        (case("verify_batch", widths=(4, 3, 2)), Rows(4, 3, 9), (21, 19, 20)),
+        (case("verify_batch", widths=(4, 3, 2), num_drafts=3), Rows(4, 15, 18), (24, 22, 23)),
     ],
     ids=["single", "batch", "verify", "verify with drafts", "ragged", "ragged with drafts"],
 )

@@ -68,7 +68,7 @@ def sizes(*cases: Case, slots: int | None = None) -> PoolSizes:
         (
             case("verify_batch", (12, 19, 26), widths=(4, 3, 2), num_drafts=3),
             3,
-            2 + 3 + 3,
+            3 + 3 + 3,
             {"decode": 1, "draft": 4, "multi_seq": 4, "prefill": 26, "verify_batch": 9},
             3 + 2 + 1,
         ),
