@@ -86,7 +86,7 @@ HEAD = {"num_drafts": 1, "drafts_verified": True}
             ("prefill=[1,17]", "prefill_chunk=[4,16]"),
             False,
             {
-                "1 tokens": {},
+                "1 token": {},
                 "17 tokens": {},
                 "17 tokens in chunks of 4": {"chunk": 4},
                 "17 tokens in chunks of 16": {"chunk": 16},
