@@ -69,6 +69,8 @@ class Node:
     """of an expert op: the tensor [experts, out, k] in which some checkpoints store all modules"""
     is_stacked_transposed: bool = False
     """that tensor is [experts, k, out]"""
+    is_bare: bool = False
+    """its binding names tensors, not modules with a `.weight`"""
     matrix: tuple[int, int] | None = None
     """(out, k) of its matrix; None: what it writes by what it reads first"""
 
