@@ -24,7 +24,7 @@ from metpipe.engine.checkpoints import (
 )
 from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.model import Model, PoolSizes
-from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.opening import circuit_of, one_plus_of_config, open_model, shapes_of_config
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.serve_flags import ExecutedServe, executed_serve
 from metpipe.errors import ConfigError
@@ -50,7 +50,9 @@ class Live:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the run's model section: headers and config only."""
         if self._checkpoint is None:
-            self._checkpoint = open_checkpoint(model_source(self.run), shapes_of=shapes_of_config)
+            self._checkpoint = open_checkpoint(
+                model_source(self.run), shapes_of=shapes_of_config, one_plus_of=one_plus_of_config
+            )
         return self._checkpoint
 
     @property
@@ -191,4 +193,5 @@ def model_source(run: Run) -> ModelSource:
         config=run.model.config,
         package=PackageSource(**package.model_dump()) if package else None,
         seed=run.seed,
+        weights=run.model.weights,
     )
