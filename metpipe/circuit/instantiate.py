@@ -95,12 +95,13 @@ def _draft_blocks(description: Description, shape: Shape) -> list[tuple[str, str
     for switch, replacement in description.draft_variant.items():
         if holds(switch, shape.dims, where):
             listed = replacement
-    return [_draft_block(description, entry) for entry in listed]
+    return [_draft_block(description, entry, len(shape.layer_kinds)) for entry in listed]
 
 
-def _draft_block(description: Description, entry: str) -> tuple[str, str]:
+def _draft_block(description: Description, entry: str, layers: int) -> tuple[str, str]:
+    """A block and its module; `{i}` is the number behind the last layer's."""
     name, _, module = entry.partition("@")
-    module = module or (description.draft_module or "")
+    module = (module or description.draft_module or "").replace("{i}", str(layers))
     if not module:
         raise BadCircuit(
             f"{description.source}: the draft block {name!r} has no module; set draft_module or "

@@ -63,5 +63,6 @@ def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
             return (rows, weight_matrix(circuit, node)[1])
         case "vector" if node.params.get("scope") == "head":
             # A head is the attention's unless the node states its own.
-            return (int(node.params.get("head_dim", circuit.dims["head_dim"])),)
+            stated = node.params.get("head_dim")
+            return (int(stated) if stated is not None else circuit.dims["head_dim"],)
     return (rows,)

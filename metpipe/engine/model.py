@@ -6,6 +6,7 @@ Shapes: S sequences, D hidden, R rows of logits, V vocabulary.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,9 @@ from metpipe.engine.step_inputs import StepInputs
 from metpipe.engine.weights import Weights
 
 __all__ = ["Model"]
+
+POISONED_KEY = 64.0
+"""Far beyond any key, exact in bf16."""
 
 
 @dataclass(slots=True)
@@ -63,6 +67,20 @@ class Model:
         for name, pool in self.states.items():
             if self.circuit.states[name].kind == "recurrent":
                 pool[slot].zero_()
+
+    def poison(self) -> None:
+        """Write over all state, so that no right bytes of an earlier run are there to be read.
+
+        NaN, which a weight of zero does not hide; a number for keys, whose NaN a masked maximum
+        may drop. Opening a sequence zeroes its slot again. No sequence may be open.
+        """
+        for name, pool in self.states.items():
+            is_key = self.circuit.states[name].local.endswith(".k")
+            pool.fill_(POISONED_KEY if is_key else math.nan)
+        for pool in self.snapshots.values():
+            pool.fill_(math.nan)
+        if self.drafter_hidden_SD is not None:
+            self.drafter_hidden_SD.fill_(math.nan)
 
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's blocks and slot back."""

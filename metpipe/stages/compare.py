@@ -44,7 +44,16 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
             hash_rows=live.model().hash_rows,
         ),
         moved=tuple(_moved(runs)),
-        unexercised=(*_accepts(runs), *_restores(runs), *_unexercised(runs, live)),
+        unexercised=tuple(
+            dict.fromkeys(
+                (
+                    *_accepts(runs),
+                    *_restores(runs),
+                    *_unplanned(context, live),
+                    *_unexercised(runs, live),
+                )
+            )
+        ),
         vacuous=tuple(_vacuous(runs, live)),
         cells=tuple(cell for table in tables for cell in _cells(table)),
     )
@@ -177,6 +186,21 @@ def _restores(runs: Sequence[Ran]) -> Iterator[str]:
                     f"{ran.variant}, {case.full_name}: the prefill computed {trace.computed} "
                     f"tokens, not the {expected} behind the restored prefix."
                 )
+
+
+def _unplanned(context: StageContext, live: Live) -> Iterator[str]:
+    """Steps of a circuit variant that ran without a plan: legacy, compared with itself."""
+    for text, folder in context.inputs.items():
+        name = StageName.parse(text)
+        if name is None or name.kind not in ("variant", "control"):
+            continue
+        disclosed = restore(Disclosed, read_result(folder)["disclosure"])
+        missing = sorted(set(disclosed.steps) - set(disclosed.plan_digests))
+        if missing and live.run.variants[name.of].forward == "circuit":
+            yield (
+                f"{name.of}, {name.mode}: steps ran without a plan ({', '.join(missing)}), so that "
+                "it was not the circuit that was compared."
+            )
 
 
 def _unexercised(runs: Sequence[Ran], live: Live) -> tuple[str, ...]:

@@ -83,8 +83,8 @@ def test_the_first_layers_take_experts_from_a_table() -> None:
 def test_kinds_of_feed_forward_that_are_no_prefix_are_refused(listed: object, why: str) -> None:
     with pytest.raises(RefusedConfig, match=f"mlp_layer_types {why}"):
         understood(changed("deepseek_v4", mlp_layer_types=listed))
-    with pytest.raises(RefusedConfig, match="both state hash_layers"):
-        understood(changed("deepseek_v4", num_hash_layers=2))
+    with pytest.raises(RefusedConfig, match="num_hash_layers = 3 contradicts mlp_layer_types"):
+        understood(changed("deepseek_v4", num_hash_layers=3))
 
 
 def test_states() -> None:

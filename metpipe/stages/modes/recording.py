@@ -84,6 +84,7 @@ class Recording:
     def opened(self) -> Iterator[list[Opened]]:
         """The case's sequences, with blocks for all they will hold; closed in reverse order."""
         try:
+            self.model.poison()
             self._open()
             self._prefilled_before = self.forward.prefilled
             self._before = self.model.unowned_digests(*self.sequences)
