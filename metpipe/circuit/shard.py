@@ -1,9 +1,9 @@
 """One rank's circuit: a model shared out over ranks by tensor, pipeline and expert parallelism.
 
-A rank's circuit is a circuit like any other, so whatever is worked out of circuits (weights, states,
-plans, arenas) holds for a rank unchanged. Tensor parallelism divides the dims of heads and of
-feed-forward widths, so a matrix is divided where one of its sides is such a width and stands whole
-on every rank where none is. Expert parallelism divides the experts and nothing else. Pipeline
+A rank's circuit is a circuit like any other, so whatever is worked out of circuits (weights,
+states, plans, arenas) holds for a rank unchanged. Tensor parallelism divides the dims of heads and
+of feed-forward widths, so a matrix is divided where one of its sides is such a width and stands
+whole on every rank where none is. Expert parallelism divides the experts and nothing else. Pipeline
 parallelism cuts the layers into stages.
 """
 
@@ -86,10 +86,10 @@ def shard(circuit: Circuit, ranks: Ranks, rank: int) -> Circuit:
     """
     if not 0 <= rank < ranks.count:
         raise ValueError(f"rank {rank} of {ranks.count}")
-    stage = rank // ranks.per_stage
-    layers = layers_of(circuit, ranks, stage)
     divided = circuit if ranks.per_stage == 1 else _divided(circuit, ranks)
-    return divided if ranks.pipeline == 1 else _cut(divided, layers)
+    if ranks.pipeline == 1:
+        return divided
+    return _cut(divided, layers_of(circuit, ranks, rank // ranks.per_stage))
 
 
 def layers_of(circuit: Circuit, ranks: Ranks, stage: int) -> range:
@@ -220,15 +220,12 @@ def _moved(block: BlockInstance, place: Mapping[int, int]) -> BlockInstance:
 
 
 def _cut_edges(circuit: Circuit, place: Mapping[int, int]) -> Iterator[Edge]:
-    """Edges that a kept node writes or reads. One that is read elsewhere as well leaves the rank."""
+    """Edges that a kept node writes or reads. One that is read elsewhere leaves the rank."""
     for edge in circuit.edges.values():
         readers = tuple(place[reader] for reader in edge.consumers if reader in place)
-        is_written = edge.producer in place
-        if is_written or readers:
-            leaves = is_written and len(readers) < len(edge.consumers)
-            yield replace(
-                edge,
-                producer=place[edge.producer] if edge.producer in place else None,
-                consumers=readers,
-                is_output=(edge.is_output or leaves) and is_written,
-            )
+        producer = None if edge.producer is None else place.get(edge.producer)
+        if producer is not None:
+            leaves = edge.is_output or len(readers) < len(edge.consumers)
+            yield replace(edge, producer=producer, consumers=readers, is_output=leaves)
+        elif readers:
+            yield replace(edge, producer=None, consumers=readers, is_output=False)
