@@ -122,7 +122,9 @@ def _divided(whole: Circuit, ranks: Ranks) -> Circuit:
         for node, mine in zip(whole.nodes, local.nodes, strict=True)
     )
     kept = {edge for node in whole.nodes if node.op in WHOLE_OPS for edge in node.outputs}
-    edges = {name: whole.edges[name] if name in kept else mine for name, mine in local.edges.items()}
+    edges = {
+        name: whole.edges[name] if name in kept else mine for name, mine in local.edges.items()
+    }
     divided = replace(local, nodes=nodes, edges=edges)
     _check_groups(divided, ranks)
     return divided
