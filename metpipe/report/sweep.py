@@ -14,18 +14,25 @@ from metpipe.report import outcome, sweep_plot, sweep_table
 from metpipe.report.diff_section import DiffSection
 from metpipe.report.memory_section import MemorySection
 from metpipe.report.schema import REPORT, Report
+from metpipe.report.shown_case import shown_cases
 from metpipe.report.sweep_record import SWEEP, DiffRow, JobRow, MemoryRow, SweepRecord, TermRow
 
 __all__ = ["SWEEP", "rows", "write"]
 
 
-def write(sweep_dir: Path, console: Console, planned: Sequence[Sequence[str]] = ()) -> list[Exit]:
+def write(
+    sweep_dir: Path,
+    console: Console,
+    planned: Sequence[Sequence[str]] = (),
+    *,
+    interrupted: bool = False,
+) -> list[Exit]:
     """Write sweep.json and its plots, print its tables, and return the jobs' statuses.
 
     `planned` are the overrides of every job that the sweep has, so that one which never started is
-    a row too. Without a job nothing is written.
+    a row too. A sweep of which no job has started leaves nothing.
     """
-    jobs = tuple(rows(sweep_dir, planned))
+    jobs = tuple(rows(sweep_dir, planned, interrupted=interrupted))
     if not jobs:
         return []
     sweep = SweepRecord(jobs=jobs)
@@ -54,35 +61,47 @@ def _line(console: Console, name: str, text: str) -> None:
     console.print(Text(f"{name:<7} {text}", style="dim"), soft_wrap=True)
 
 
-def rows(sweep_dir: Path, planned: Sequence[Sequence[str]] = ()) -> Iterator[JobRow]:
-    """One row per job in their order, also for a job that died before its report or its start."""
+def rows(
+    sweep_dir: Path, planned: Sequence[Sequence[str]] = (), *, interrupted: bool = False
+) -> Iterator[JobRow]:
+    """One row per job in their order, also for a job that died before its report or its start.
+
+    A job without an outcome has died, or was interrupted with its sweep.
+    """
     folders = {path.parent.parent for path in sweep_dir.glob("*/.hydra/overrides.yaml")}
+    if not folders:
+        return
     by_number = all(folder.name.isdigit() for folder in folders)
     if planned and by_number:  # else a folder's name doesn't tell which job it is
         folders |= {sweep_dir / str(number) for number in range(len(planned))}
     for folder in sorted(folders, key=_number):
         asked = planned[int(folder.name)] if planned and by_number else ()
-        yield _row(folder, tuple(asked))
+        yield _row(folder, tuple(asked), interrupted=interrupted)
 
 
 def _number(folder: Path) -> tuple[int, str]:
     return (int(folder.name) if folder.name.isdigit() else -1, folder.name)
 
 
-def _row(folder: Path, asked: tuple[str, ...]) -> JobRow:
+def _row(folder: Path, asked: tuple[str, ...], *, interrupted: bool) -> JobRow:
     ended = outcome.read(folder)
+    if not (folder / outcome.OUTCOME).is_file():
+        started = "ended" if folder.is_dir() else "started"
+        if interrupted:
+            ended = outcome.Outcome(
+                Exit.INTERRUPTED, f"interrupted before it {started}", ended.overrides
+            )
+        elif started == "started":
+            ended = ended._replace(error="the job never started")
     facts = {
         "job": folder.name,
         "overrides": ended.overrides or asked,
         "status": ended.status.name,
         "exit": int(ended.status),
-        "error": ended.error if folder.is_dir() else NEVER_STARTED,
+        "error": ended.error,
     }
     report = Report.read(folder) if (folder / REPORT).is_file() else None
     return JobRow.model_validate(facts | ({} if report is None else _of_report(report)))
-
-
-NEVER_STARTED = "the job never started"
 
 
 def _of_report(report: Report) -> dict[str, object]:
@@ -98,8 +117,8 @@ def _of_report(report: Report) -> dict[str, object]:
 
 
 def _diff(diff: DiffSection) -> DiffRow:
-    """Judged comparisons over all prompts."""
-    judged = [c for p in diff.prompts for c in p.comparisons if c.expect == "equal"]
+    """Judged comparisons over all prompts and cases."""
+    judged = [c for case in shown_cases(diff) for c in case.comparisons if c.expect == "equal"]
     return DiffRow(
         mode=diff.mode,
         compared_steps=sum(c.steps for c in judged),
