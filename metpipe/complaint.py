@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from metpipe import launchers
 from metpipe.config import nearest_key
 from metpipe.resources import conf_dir
 
@@ -56,6 +57,8 @@ def unwritable(error: OSError) -> str:
 
 def _unknown_choice(match: re.Match[str], typed: Typed) -> str:
     group, _, choice = match["name"].rpartition("/")
+    if group == "hydra/launcher":
+        return launchers.needs(choice) or _unknown_launcher(choice)
     choices = sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
     near = " or ".join(f"{group}={name}" for name in _near(choice.lower(), choices))
     hint = f"; did you mean {near}?" if near else ""
@@ -63,6 +66,11 @@ def _unknown_choice(match: re.Match[str], typed: Typed) -> str:
     if any(typed.origin(line) for line in typed.lines if line.startswith(f"{group}=")):
         said += f"\n    set by {typed.source(group)}"
     return f"{said}\n    choices of {group}: {', '.join(choices)}"
+
+
+def _unknown_launcher(choice: str) -> str:
+    known = ", ".join(["basic", *launchers.PACKAGES])
+    return f"hydra/launcher={choice}: there is no such launcher\n    launchers: {known}"
 
 
 def _near(choice: str, choices: Sequence[str]) -> Sequence[str]:

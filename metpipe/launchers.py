@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+import time
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 from omegaconf import DictConfig
 
-__all__ = ["EXTRA", "Launched", "launched", "needs"]
+__all__ = ["EXTRA", "Launched", "launched", "lost", "needs"]
 
 EXTRA = "cluster"
 """The extra that installs them all."""
@@ -24,8 +26,9 @@ PACKAGES = {
     "ray": "hydra-ray-launcher",
     "ray_aws": "hydra-ray-launcher",
 }
-CANCEL_S = 60.0
+CANCEL_S = 10.0
 """How long cancelled jobs get to end."""
+LOOK_S = 0.2
 
 
 def needs(name: str) -> str | None:
@@ -37,11 +40,14 @@ def needs(name: str) -> str | None:
 class Submitted(Protocol):
     """A job that outlives the process that submitted it."""
 
+    def runs(self) -> bool:
+        """Whether it has not ended yet."""
+
     def cancel(self) -> None:
         """Ask it to end."""
 
-    def wait(self, seconds: float | None) -> None:
-        """Return when it has ended, or after so many seconds."""
+    def kill(self) -> None:
+        """End it, if there is a way that asks nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,16 @@ class Launched:
 
         A launcher returns at the first job that was killed, also while submitted ones still run.
         """
-        jobs = list(self._submitted())
+        jobs = [job for job in self._submitted() if job.runs()]
         if interrupted and jobs:
             print(f"interrupted; {len(jobs)} submitted jobs are cancelled", file=sys.stderr)
             for job in jobs:
                 job.cancel()
-        for job in jobs:
-            job.wait(CANCEL_S if interrupted else None)
+            _wait(jobs, CANCEL_S)
+            for job in jobs:
+                job.kill()
+        else:
+            _wait(jobs)
 
     def _submitted(self) -> Iterator[Submitted]:
         if self.folder is None or not self.folder.is_dir():
@@ -72,8 +81,15 @@ class Launched:
         for job_id in dict.fromkeys(ids):
             if self.name == "submitit_slurm":
                 yield SlurmJob(self.folder / "%j", job_id)
-            elif psutil.pid_exists(int(job_id)):
+            else:
                 yield LocalJob(int(job_id))
+
+
+def _wait(jobs: Sequence[Submitted], seconds: float | None = None) -> None:
+    """Until all have ended, or for so long."""
+    end = None if seconds is None else time.monotonic() + seconds
+    while any(job.runs() for job in jobs) and (end is None or time.monotonic() < end):
+        time.sleep(LOOK_S)
 
 
 def launched(config: DictConfig) -> Launched:
@@ -84,26 +100,54 @@ def launched(config: DictConfig) -> Launched:
     return Launched(name, None if folder is None else Path(str(folder)).parent)
 
 
+def lost(config: DictConfig, error: Exception) -> str | None:
+    """What a launcher says of a job that it lost, in a line; None where no other process ran jobs.
+
+    Jobs never raise, so an error that comes through a launcher is its own. The whole of it is kept
+    in the sweep's folder.
+    """
+    name = launched(config).name
+    if name == "basic":
+        return None
+    kept = Path(str(config.hydra.sweep.dir)) / "launcher.txt"
+    with suppress(OSError):
+        kept.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    first = next(iter(str(error).strip().splitlines()), "").partition(". ")[0]
+    return f"hydra/launcher={name} lost a job: {type(error).__name__}: {first}\n    more in {kept}"
+
+
 class LocalJob:
     """A job of submitit_local: its id is that of the process that minds it, a child of ours."""
 
     def __init__(self, pid: int) -> None:
-        with suppress(psutil.Error):
+        try:
             self.process: psutil.Process | None = psutil.Process(pid)
-            return
-        self.process = None
+        except psutil.NoSuchProcess:
+            self.process = None
+
+    def runs(self) -> bool:
+        """Whether the process is there; one that nobody has waited for is not."""
+        if self.process is None:
+            return False
+        try:
+            return bool(self.process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
 
     def cancel(self) -> None:
-        """Interrupt it; it passes the interrupt on."""
+        """Interrupt what it minds: it then ends without a word, as it would not if interrupted."""
         if self.process is not None:
-            with suppress(psutil.Error):
-                self.process.send_signal(signal.SIGINT)
+            with suppress(psutil.NoSuchProcess):
+                for child in self.process.children():
+                    child.send_signal(signal.SIGINT)
 
-    def wait(self, seconds: float | None) -> None:
-        """Until the process ends."""
-        if self.process is not None:
-            with suppress(psutil.Error):
-                self.process.wait(seconds)
+    def kill(self) -> None:
+        """Kill it and what it started: an interrupt may be ignored."""
+        if not self.runs() or self.process is None:
+            return
+        with suppress(psutil.NoSuchProcess):
+            for process in (*self.process.children(recursive=True), self.process):
+                process.kill()
 
 
 class SlurmJob:
@@ -112,16 +156,15 @@ class SlurmJob:
     def __init__(self, folder: Path, job_id: str) -> None:
         import submitit  # here, not above: it is there where its launcher is
 
-        self.job = submitit.SlurmJob(folder, job_id)
+        self.job: Any = submitit.SlurmJob(folder, job_id)
+
+    def runs(self) -> bool:
+        """Whether Slurm doesn't say that it has ended."""
+        return not self.job.done()
 
     def cancel(self) -> None:
         """Call scancel."""
         self.job.cancel(check=False)
 
-    def wait(self, seconds: float | None) -> None:
-        """Until Slurm says that it ended."""
-        import time
-
-        end = None if seconds is None else time.monotonic() + seconds
-        while not self.job.done() and (end is None or time.monotonic() < end):
-            time.sleep(1.0)
+    def kill(self) -> None:
+        """Slurm does, some time after its cancel."""

@@ -9,11 +9,12 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.text import Text
 
 from metpipe.errors import ConfigError, Exit
 from metpipe.terminal import terminal
 
-__all__ = ["again", "planned", "report"]
+__all__ = ["again", "announce", "asked_again", "planned", "report", "swept"]
 
 MULTIRUN = "multirun.yaml"
 """Hydra's own record of a sweep, there from its start."""
@@ -35,11 +36,40 @@ def planned(config: DictConfig) -> list[list[str]]:
     return [[*job] for batch in batches for job in batch]
 
 
+def swept(argv: Sequence[str]) -> tuple[str, ...]:
+    """The keys that an argument gives several values for."""
+    parsed = OverridesParser.create().parse_overrides([*argv])
+    return tuple(str(o.get_key_element()) for o in parsed if o.is_sweep_override())
+
+
+def announce(config: DictConfig) -> None:
+    """Say that a sweep starts, and where it goes."""
+    jobs = len(planned(config))
+    many = f"{jobs} jobs" if jobs else "jobs"
+    how = config.hydra.runtime.choices["hydra/launcher"]
+    line = f"sweep of {many}, launcher {how}: {config.hydra.sweep.dir}"
+    terminal().print(Text(line, style="dim"), soft_wrap=True)
+
+
 def report(sweep_dir: Path, jobs: Sequence[Sequence[str]], *, interrupted: bool) -> list[Exit]:
     """Write and show the report of a sweep that has ended; its jobs' statuses."""
     from metpipe.report import sweep  # here, not above: a single run has no use for it
 
     return sweep.write(sweep_dir, terminal(), jobs, interrupted=interrupted)
+
+
+def asked_again(argv: Sequence[str]) -> Path | None:
+    """The folder of `sweep=FOLDER`, the only argument of its line; None of any other line.
+
+    Raises:
+        ConfigError: there are others beside it.
+    """
+    folders = [arg.partition("=")[2] for arg in argv if arg.startswith("sweep=")]
+    if not folders:
+        return None
+    if len(argv) > 1:
+        raise ConfigError(f"sweep={folders[0]}: shows a sweep that has ended, and takes no others")
+    return Path(folders[0]).expanduser()
 
 
 def again(sweep_dir: Path) -> list[Exit]:

@@ -45,6 +45,8 @@ class Task:
     argv: Sequence[str] = ()
     rerun: Path | None = None
     typed: complaint.Typed = field(default_factory=complaint.Typed)
+    swept: Sequence[str] = ()
+    """the keys along which the sweep varies"""
 
     def __call__(self, cfg: DictConfig) -> str:
         """Run one job. It never raises, but for an interrupt: a sweep's other jobs must go on."""
@@ -66,7 +68,7 @@ class Task:
                 (out_dir / "traceback.txt").write_text(traceback.format_exc())
         _leave(out_dir, status, error, overrides)
         if _number() is not None:
-            _tell(status, error, out_dir)
+            _tell(status, error, out_dir, self.swept)
         ENDED.append(status)
         return status.name
 
@@ -143,16 +145,17 @@ def _leave(out_dir: Path, status: Exit, error: str | None, overrides: list[str])
         print(f"{out_dir}: no outcome.json is kept ({wrong.strerror or wrong})", file=sys.stderr)
 
 
-def _tell(status: Exit, error: str | None, out_dir: Path) -> None:
-    """How a job of a sweep ended, in a line."""
+def _tell(status: Exit, error: str | None, out_dir: Path, swept: Sequence[str]) -> None:
+    """How a job of a sweep ended, in a line: its own values, its status, and what came of it."""
+    own = [line for line in task_overrides() if line.partition("=")[0] in swept]
     said = error or ""
     if (out_dir / REPORT).is_file():
         report = Report.read(out_dir)
         said = next(iter(report.reasons), "") or covered(report)
     line = Text.assemble(
-        f"#{_number():<4} ",
+        (f"#{_number():<4} ", "dim"),
         (f"{status.name:<12} ", VERDICT_STYLES[status.name]),
-        next(iter(said.splitlines()), ""),
-        (f"  {out_dir / LOG}", "dim"),
+        f"{' '.join(own)}  ",
+        (next(iter(said.splitlines()), ""), "dim"),
     )
     terminal().print(line, soft_wrap=True)

@@ -1,9 +1,10 @@
-"""Where a run prints: a terminal, or a pipe that may be closed while it still runs."""
+"""Where a run prints: a terminal, a pipe that may be closed while it runs, a disk that is full."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from rich.console import Console
 
@@ -20,6 +21,16 @@ class Terminal(Console):
         self.quiet = True
         mute_stdout()
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, unless nothing can be written there any more, which is said once, on stderr."""
+        if FULL:
+            return
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            self.quiet = True
+            lose_stdout(error)
+
 
 def terminal() -> Terminal:
     """The terminal; a pipe or a file gets lines of 120 columns, unless COLUMNS says otherwise."""
@@ -34,12 +45,31 @@ def open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def mute_closed_stdout() -> None:
-    """Flush what was printed; if nobody reads it any more, that is no error."""
+def mute_closed_stdout() -> bool:
+    """Flush what was printed, and return whether all of it could be.
+
+    If nobody reads it any more, that is no error.
+    """
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         mute_stdout()
+    except OSError as error:
+        lose_stdout(error)
+    return not FULL
+
+
+FULL: list[str] = []
+"""Why stdout could not be written; empty while it can."""
+
+
+def lose_stdout(error: OSError) -> None:
+    """Say in a line that stdout can't be written, and let the run go on without it."""
+    if not FULL:
+        FULL.append(error.strerror or str(error))
+        said = f"stdout: can't be written ({FULL[0]}); the run goes on, its report is in its folder"
+        print(said, file=sys.stderr)
+    mute_stdout()
 
 
 def mute_stdout() -> None:

@@ -1,10 +1,13 @@
 """metpipe with a job that runs no model: its status is the exit status that `seed` names.
 
-Run as a program it is the console script with that job. seed=13 is a bug, seed=99 waits.
+Run as a program it is the console script with that job. seed=13 is a bug, seed=99 waits, seed=9
+kills its own process.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,13 +19,15 @@ from metpipe.config import Run
 from metpipe.errors import ConfigError, Exit
 
 
-def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
+def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = None) -> Exit:
     """Stand in for the stages."""
     console.print(f"job with seed {run.seed}")
     if run.seed == 13:
         raise RuntimeError("the disk is on fire")
     if run.seed == 2:
         raise ConfigError("checkpoint: no config.json in it\n    give a folder that has one")
+    if run.seed == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
     if run.seed == 99:
         (out_dir / "waiting").touch()
         time.sleep(60)

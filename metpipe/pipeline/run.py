@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from metpipe.pipeline.content_key import keys
 from metpipe.pipeline.graph import PlanError, Stage, StageContext, order
 from metpipe.pipeline.progress import Board
-from metpipe.pipeline.store import RESULT, STAGE, Store, write_json
+from metpipe.pipeline.store import DIGEST, RESULT, STAGE, Store, digest_of, write_json
 
 __all__ = ["Event", "How", "Pipeline"]
 
@@ -87,7 +87,8 @@ class Pipeline:
             if not isinstance(record, Mapping):
                 raise PlanError(f"stage {name!r} returned {type(record).__name__}, not a record")
             write_json(out / RESULT, record)
-            write_json(out / STAGE, self._about(stage, time.perf_counter() - begin))
+            about = self._about(stage, time.perf_counter() - begin)
+            write_json(out / STAGE, about | {DIGEST: digest_of(out / RESULT)})
 
     def _about(self, stage: Stage, seconds: float) -> dict[str, object]:
         return {

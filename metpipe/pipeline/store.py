@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,11 +16,14 @@ from typing import Any
 
 from metpipe.errors import ConfigError
 
-__all__ = ["RESULT", "STAGE", "Store"]
+__all__ = ["DIGEST", "RESULT", "STAGE", "Store", "digest_of"]
 
 RESULT = "result.json"
 STAGE = "stage.json"
+DIGEST = "result_sha256"
 FOLDER = "stages"
+HERE = re.sub(r"[^\w-]", "_", platform.node()) or "here"
+"""This machine's name, as part of a file's: several machines may share a sweep's folder."""
 SWEEP_MARK = "multirun.yaml"
 """The file that stands in a sweep's folder from its start."""
 
@@ -66,6 +72,11 @@ class Store:
         """How long the stage took when it ran."""
         return float(json.loads((self.path(key) / STAGE).read_text())["seconds"])
 
+    def as_written(self, key: str) -> bool:
+        """Whether the record is, byte for byte, what the stage returned."""
+        stage = json.loads((self.path(key) / STAGE).read_text())
+        return bool(stage[DIGEST] == digest_of(self.path(key) / RESULT))
+
     @contextmanager
     def claimed(self, key: str) -> Iterator[None]:
         """Hold the key alone; whoever comes second waits, and then finds the first one's result.
@@ -83,7 +94,7 @@ class Store:
     @contextmanager
     def scratch(self, key: str) -> Iterator[Path]:
         """A fresh folder for a claimed key; kept as its result unless an error passes through."""
-        partial = self.root / f"{key}.{os.getpid()}.partial"
+        partial = self.root / f"{key}.{HERE}.{os.getpid()}.partial"
         partial.mkdir(parents=True)
         try:
             yield partial
@@ -99,11 +110,11 @@ class Store:
         """
         try:
             other.result(key), other.seconds(key)
+            whole = other.as_written(key)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"resume={other.root.parent}: {other.path(key)} is broken ({type(error).__name__}: "
-                f"{error}); remove that folder, and its stage runs again"
-            ) from None
+            raise _broken(other, key, f"{type(error).__name__}: {error}") from None
+        if not whole:
+            raise _broken(other, key, f"its {RESULT} was changed after it was written")
         with self.scratch(key) as out:
             shutil.copytree(other.path(key), out, copy_function=_link, dirs_exist_ok=True)
 
@@ -115,9 +126,24 @@ class Store:
                 raise
 
     def _clear_leftovers(self, key: str) -> None:
-        """Remove what a run that was killed at this key left."""
-        for partial in self.root.glob(f"{key}.*.partial"):
+        """Remove what a run that was killed at this key left, on this machine.
+
+        Another machine's may be at work: where a disk's locks don't reach it, both work.
+        """
+        for partial in self.root.glob(f"{key}.{HERE}.*.partial"):
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _broken(store: Store, key: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"resume={store.root.parent}: {store.path(key)} is broken ({why}); remove that folder, and "
+        "its stage runs again"
+    )
 
 
 def write_json(path: Path, record: Mapping[str, object]) -> None:

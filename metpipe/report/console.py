@@ -17,7 +17,7 @@ from metpipe.report.schema import Executed, Planned, Report
 from metpipe.report.shown_case import shown_cases
 from metpipe.report.units import ratio, size
 
-__all__ = ["VERDICT_STYLES", "show"]
+__all__ = ["VERDICT_STYLES", "covered", "show"]
 
 VERDICT_STYLES = {
     "PASS": "bold green",
@@ -50,8 +50,8 @@ def _pointers(report: Report, path: Path | None) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
-    if covered := _summary(report):
-        grid.add_row("covered", covered)
+    if said := covered(report):
+        grid.add_row("covered", said)
     if report.diff is not None and report.diff.overhead is not None:
         grid.add_row("overhead", _overhead(report.diff.overhead))
     if path is not None:
@@ -71,22 +71,22 @@ def verdict(report: Report) -> Table:
     return grid
 
 
-def _summary(report: Report) -> str:
+def covered(report: Report) -> str:
     """What the verdict covers, so that a PASS can't be read as more than it is."""
-    covered = []
+    parts = []
     if report.diff is not None:
-        covered.append(_judged(report.diff))
+        parts.append(_judged(report.diff))
     if report.oracle is not None:
-        covered.append(f"{report.oracle.name} {'agrees' if report.oracle.passed else 'disagrees'}")
+        parts.append(f"{report.oracle.name} {'agrees' if report.oracle.passed else 'disagrees'}")
     if report.memory is not None:
-        covered.append(f"memory on {report.memory.header.device}: {report.memory.totals.answer}")
+        parts.append(f"memory on {report.memory.header.device}: {report.memory.totals.answer}")
     if report.ledger is not None:
-        covered.append(f"ledger {'agrees' if report.ledger.agrees else 'disagrees'}")
+        parts.append(f"ledger {'agrees' if report.ledger.agrees else 'disagrees'}")
     if report.boot is not None:
-        covered.append(f"boot {'disagrees' if report.boot.misses else 'agrees'}")
+        parts.append(f"boot {'disagrees' if report.boot.misses else 'agrees'}")
     if report.rule is not None:
-        covered.append(f"rule {report.rule.id} over {len(report.rule.cases)} cases")
-    return "; ".join(covered)
+        parts.append(f"rule {report.rule.id} over {len(report.rule.cases)} cases")
+    return "; ".join(parts)
 
 
 def _judged(diff: DiffSection) -> str:

@@ -96,7 +96,7 @@ def _total(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
     lines = [style.MARKS[memory.answer]]
     if frame.totals:
         low, high = style.gib(memory.low), style.gib(memory.high)
-        lines += [high] if low == high else [low, f"–{high}"]
+        lines += [high] if low == high else [low, f"– {high}"]  # noqa: RUF001
     cut = memory.high > frame.top
     if cut:
         lines = ["≈", *lines]

@@ -181,7 +181,7 @@ def _limits(axis: Axes, drawn: Sequence[Series]) -> None:
 def _beside(
     axis: Axes, said: str, at: tuple[float, float], coords: tuple[str, str], by: tuple[int, int]
 ) -> None:
-    centred = {"va": "center"} if by[0] else {"ha": "center"}
+    beside = by[0] > 0
     axis.annotate(
         said,
         at,
@@ -190,7 +190,8 @@ def _beside(
         textcoords="offset points",
         fontsize=7.5,
         color=style.PALE,
-        **centred,
+        va="center" if beside else "baseline",
+        ha="left" if beside else "center",
     )
 
 
@@ -232,9 +233,7 @@ def _legend(drawn: Sequence[Series], jobs: Sequence[JobRow]) -> Iterator[Artist]
     label = "the most that surely fit"
     yield Line2D([], [], color=green, linewidth=1.8, label=label)
     if any(_ranged(plan) for plan in drawn[0].plans):
-        yield Patch(
-            facecolor=style.ANSWERS["depends"][0], alpha=0.3, label="depends on the range"
-        )
+        yield Patch(facecolor=style.ANSWERS["depends"][0], alpha=0.3, label="depends on the range")
     answers: Mapping[str, None] = dict.fromkeys(plan.answer for plan in drawn[0].plans)
     for answer, (colour, marker) in style.ANSWERS.items():
         if answer in answers:

@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from metpipe.memory.report import Answer, Status
 
@@ -30,7 +31,7 @@ GIB = 1 << 30
 INK = "#222222"
 PALE = "#8a8a8a"
 
-RC: Mapping[str, Any] = {
+RC: Mapping[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.0,
@@ -112,9 +113,9 @@ def sheet(
     head = HEADER_IN + LINE_IN * len(lines)
     foot = 0.06 + ENTRY_IN * math.ceil(len(legend) / columns)
     height = head + body + foot
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
-    rect = (0.0, foot / height, 1.0, body / height)
-    figure.get_layout_engine().set(rect=rect, w_pad=0.06, h_pad=0.04)  # type: ignore[union-attr]
+    middle = (0.0, foot / height, 1.0, body / height)
+    layout = ConstrainedLayoutEngine(rect=middle, w_pad=0.06, h_pad=0.04)
+    figure = Figure(figsize=(width, height), layout=layout, dpi=150)
     left = 0.12 / width
     figure.text(left, 1 - 0.12 / height, headline, fontsize=12, weight="bold", va="top")
     for number, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""The stacked terms of a sweep's plans against the budget: a panel per combination of other keys."""
+"""The stacked terms of a sweep's plans against the budget, a panel per value of other keys."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ def _left_out(jobs: Sequence[JobRow], shown: Sequence[Panel]) -> list[str]:
     return [f"{more} jobs are not drawn: more than {MAX_PANELS} panels"] if more else []
 
 
-def _legend(
-    found: Sequence[Stack], plans: Sequence[MemoryRow], top: float
-) -> Iterator[Artist]:
+def _legend(found: Sequence[Stack], plans: Sequence[MemoryRow], top: float) -> Iterator[Artist]:
     colours: Mapping[str, str] = style.colours(stack.name for stack in found)
     for stack in reversed(found):
         yield Patch(

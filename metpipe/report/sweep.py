@@ -137,7 +137,7 @@ def _memory(memory: MemorySection) -> MemoryRow:
             for term in memory.terms
         ),
         **memory.totals.model_dump(),
-        inverse=dict(memory.inverse),
+        inverse={str(name): query for name, query in memory.inverse.items()},
         expert_tables=_tables(memory.header.facts.get("expert tables")),
     )
 

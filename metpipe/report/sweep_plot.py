@@ -22,8 +22,10 @@ FRONTIER = "frontier.png"
 
 
 def worth_drawing(sweep: SweepRecord) -> bool:
-    """Whether something varies, and some job has planned memory."""
-    return bool(axes(sweep.jobs)) and any(job.memory for job in sweep.jobs)
+    """Whether the plans of its jobs differ in what they come to, or what they may."""
+    plans = [job.memory for job in sweep.jobs if job.memory is not None]
+    sizes = {(plan.low, plan.high, plan.budget) for plan in plans}
+    return bool(axes(sweep.jobs)) and len(sizes) > 1
 
 
 def can_draw() -> bool:

@@ -33,8 +33,10 @@ from metpipe.stages.write_report import write_report
 __all__ = ["run_job"]
 
 
-def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
+def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = None) -> Exit:
     """Run the stages of one job and report them.
+
+    `console` shows how far it is; the report goes to `log`, without one to `console` as well.
 
     Raises:
         ConfigError: the run asks for what can't be executed or planned.
@@ -73,7 +75,7 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     failures = [event.error for event in events if event.error is not None]
     if not _has_evidence(events):
         _raise_first(failures, ConfigError)
-    outcome = write_report(live, pipeline, store, events, out_dir, console)
+    outcome = write_report(live, pipeline, store, events, out_dir, log or console)
     _raise_first(failures, ConfigError)
     _raise_first(failures, Exception)
     return outcome
