@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from metpipe.engine.forward import Forward
 from tests.stages.planted.hybrids import HYBRID
 from tests.stages.planted.rig import diff, flip, in_variant
@@ -90,11 +88,14 @@ def test_hidden_rows_that_are_never_saved_are_found_at_the_bootstrap(tmp_path, m
     assert said.case(CASE).prefill.rows == (2, 3)
 
 
-def test_a_head_that_does_not_read_its_hidden_row_is_still_right_in_both(tmp_path, monkeypatch):
-    def without(own: Any, forward: Forward, *arguments: Any) -> Any:
+def test_drafts_that_start_from_no_hidden_row_are_found(tmp_path, monkeypatch):
+    def from_zeros(own: Any, forward: Forward, *arguments: Any) -> Any:
         assert forward.model.drafter_hidden_SD is not None
-        forward.model.drafter_hidden_SD.copy_(torch.zeros_like(forward.model.drafter_hidden_SD))
+        forward.model.drafter_hidden_SD.zero_()
         return own(forward, *arguments)
 
-    in_variant(monkeypatch, "propose", without)
-    assert diff(tmp_path, *VERIFY, model=HYBRID).outcome == "FAIL"
+    in_variant(monkeypatch, "propose", from_zeros)
+    said = diff(tmp_path, *VERIFY, model=HYBRID)
+    assert said.outcome == "FAIL"
+    assert said.case(CASE).prefill is not None
+    assert said.case(CASE).prefill.rows == (2, 3)

@@ -43,7 +43,7 @@ def test_a_rejected_draft_that_lingers_in_both_forwards_is_seen_by_its_control(
     assert said.case("verify, K=3")  # both forwards are wrong alike
     assert said.outcome == "FAIL"
     assert said.reason == (
-        "detection control, circuit, verify, K=3, rejected draft in row 2 changed at step 2: a "
+        "detection control, circuit, verify, K=3, rejected draft in row 1 changed at step 2: a "
         "rejected draft moved step 2 (its state was not taken back)"
     )
     assert said.control("rejected draft").verdict == "lingers"
