@@ -6,7 +6,7 @@ from typing import Any
 
 from metpipe.engine.forward import Forward
 from tests.stages.planted.hybrids import HYBRID
-from tests.stages.planted.rig import diff, flip, in_variant
+from tests.stages.planted.rig import Arguments, after, diff, flip, in_variant
 
 VERIFY = ("verify=[3]", "mtp=true", "steps=8")
 BATCH = ("verify_batch=[2]", "verify_batch_ks=[3]", "mtp=true", "steps=3")
@@ -43,6 +43,19 @@ def test_in_a_batch_it_is_found_in_the_second_draft_of_its_sequence(tmp_path, mo
     assert said.outcome == "FAIL"
     found = said.case("verify_batch, K=3 3")
     assert [d.rows for d in found.differences] == [(8,)] * 3  # six rows, then draft by draft
+
+
+def test_a_kernel_of_the_head_alone_is_found_in_drafts_alone(tmp_path):
+    def wrong(_: int, arguments: Arguments) -> None:
+        flip(arguments["y"])
+
+    said = diff(tmp_path, *VERIFY, variant={"split.concat": after(wrong)}, model=HYBRID)
+    assert said.outcome == "FAIL"
+    found = said.case(CASE)
+    assert found.prefill is not None
+    assert found.prefill.rows == (2, 3)
+    assert {d.rows for d in found.differences} == {(3, 4)}
+    assert said.localized[0]["op"] == "concat"
 
 
 def test_a_draft_that_is_not_the_greatest_of_its_logits_is_found_by_its_id(tmp_path, monkeypatch):
