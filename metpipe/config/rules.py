@@ -78,7 +78,7 @@ def problems(run: Run) -> Iterator[Problem]:
 
 def _one_list(run: Run) -> Iterator[Problem]:
     given = [key for key in MODE_OF_LIST if getattr(run, key) is not None]
-    if len(given) > 1 and run.diff.mode != "all":
+    if len(given) > 1 and run.diff.mode == "auto":
         yield Problem(
             given[1],
             f"{' and '.join(given)} ask for different modes; give one of them, or run twice",

@@ -125,6 +125,10 @@ class CaseRow(Record):
     tokens: tuple[int, ...] = Field(description="prompt length of each sequence")
     steps: int
     rows: int = Field(description="rows of logits compared in a step")
+    path: Literal["Single"] | dict[str, int] | None = Field(
+        default=None, description="of a prefill: Single, or {Chunked: tokens of a pass}"
+    )
+    restored: int = Field(default=0, description="prompt tokens restored, not computed")
     ks: tuple[int, ...] = Field(default=(), description="verify rows of each sequence")
     accepted: tuple[tuple[int, ...], ...] = Field(
         default=(), description="drafts accepted, by step and sequence"
@@ -134,6 +138,8 @@ class CaseRow(Record):
     drafter: bool = Field(default=False, description="the draft head ran and was compared")
     comparisons: tuple[Comparison, ...]
     timings: tuple[Timing, ...]
+    changed_row: int | None = Field(default=None, description="of the last variant's first control")
+    detection_control: Comparison | None = Field(default=None, description="that control's run")
     digests: Digests
 
 
@@ -218,6 +224,7 @@ class Control(Record):
     first_mismatch: int | None
     verdict: ControlVerdict
     sentence: str
+    mode: str = "single"
 
 
 class Check(Record):
@@ -290,6 +297,11 @@ class DiffSection(Record):
     speculation: tuple[Speculation, ...] = ()
     invariance: tuple[InvarianceCell, ...] = ()
     overhead: Overhead | None = Field(default=None, description="null where a run was cached")
+
+    @property
+    def repeat_variants(self) -> frozenset[str]:
+        """What the reference's repeats are called; in the invariance table each forward repeats."""
+        return frozenset(c.variant for c in self.repeat if c.mode != "invariance")
 
 
 class OracleRow(Record):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:
     for ran in _of_kind(runs, "repeat"):
         for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
             name = f"legacy-repeat {ran.name.of}, {case.full_name}"
-            yield judge_repeat(comparison, name=name)
+            yield replace(judge_repeat(comparison, name=name), mode=case.mode)
 
 
 def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
@@ -144,7 +144,7 @@ def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
         baselines = own[ran.name.mode, ran.variant].comparisons
         for case, comparison, change in zip(ran.cases, ran.comparisons, ran.changes, strict=True):
             plain = case.mode == "single"
-            yield judge_detection(
+            judged = judge_detection(
                 comparison,
                 changed_step=change["step"],
                 changed_row=change["row"],
@@ -153,6 +153,7 @@ def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
                 owner_of=case.owner_of,
                 recovers=change["recovers"],
             )
+            yield replace(judged, mode=case.mode)
 
 
 def _moved(runs: Sequence[Ran]) -> Iterator[MovedBytes]:
@@ -231,7 +232,9 @@ def _vacuous(runs: Sequence[Ran], live: Live) -> Iterator[VacuousPair]:
         names = [name for name in variants if name in ran]
         pairs = [("legacy", name) for name in names]
         pairs += [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-        yield from find_vacuous(ran, pairs, allowed=allowed)
+        where = "" if mode == "single" else f"{mode}: "
+        for pair in find_vacuous(ran, pairs, allowed=allowed):
+            yield replace(pair, sentence=where + pair.sentence)
 
 
 def _disclosure(disclosed: Disclosed) -> Disclosure:

@@ -136,12 +136,15 @@ def _cases(live: Live, results: Results) -> Iterator[CaseRow]:
 
 def _case(case: Case, runs: Sequence[_Ran], index: int, live: Live, results: Results) -> CaseRow:
     trace = _trace(runs[0], index)
+    changed_row, control = _control_of(case.mode, index, results)
     return CaseRow(
         mode=cast("Any", case.mode),
         name=case.name,
         tokens=tuple(map(len, case.prompts)),
         steps=case.steps,
         rows=case.rows.step,
+        path=_path(case),
+        restored=case.restored,
         ks=case.widths,
         accepted=trace.accepted,
         slots=trace.slots,
@@ -149,8 +152,31 @@ def _case(case: Case, runs: Sequence[_Ran], index: int, live: Live, results: Res
         drafter=case.num_drafts > 0,
         comparisons=_comparisons(runs, index, live),
         timings=_timings(runs, index, results),
+        changed_row=changed_row,
+        detection_control=control,
         digests=from_diff.digests(trace),
     )
+
+
+def _path(case: Case) -> Any:
+    """How a prefill came about, in the words that readers of such reports know."""
+    if case.mode != "prefill":
+        return None
+    return "Single" if case.chunk is None else {"Chunked": case.chunk}
+
+
+def _control_of(mode: str, index: int, results: Results) -> tuple[int | None, Comparison | None]:
+    """Row and run of the last judged variant's first control of a case."""
+    for text, record in reversed(results.records.items()):
+        stage = StageName.parse(text)
+        if stage is None or (stage.mode, stage.kind) != (mode, "control"):
+            continue
+        pairs = zip(record["changes"], record["comparisons"], strict=True)
+        first = next((pair for pair in pairs if pair[0]["case"] == index), None)
+        if first is not None:
+            change, comparison = first
+            return change["row"], from_diff.comparison(restore(Found, comparison))
+    return None, None
 
 
 def _trace(ran: _Ran, index: int) -> Trace:

@@ -98,13 +98,14 @@ def _verify_batch(run: Run, facts: Facts) -> Iterator[Case]:
 def _prefill(run: Run, facts: Facts) -> Iterator[Case]:
     for length in run.prefill or ():
         prompt = tuple(prompt_of_len(length, facts.vocab_size))
+        tokens = "1 token" if length == 1 else f"{length} tokens"
         chunks = (None, *(chunk for chunk in run.prefill_chunk or () if chunk < length))
         for chunk in chunks:
             path = "" if chunk is None else f" in chunks of {chunk}"
-            yield Case("prefill", f"{length} tokens{path}", (prompt,), PREFILL_STEPS, chunk=chunk)
+            yield Case("prefill", f"{tokens}{path}", (prompt,), PREFILL_STEPS, chunk=chunk)
         if length >= SHORTEST_RESTORE:
             tail = tuple(prompt_of_len(TAIL, facts.vocab_size))
-            name = f"{length} tokens restored, {TAIL} computed"
+            name = f"{tokens} restored, {TAIL} computed"
             yield Case("prefill", name, (prompt + tail,), PREFILL_STEPS, restored=length)
 
 
