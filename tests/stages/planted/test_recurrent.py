@@ -87,8 +87,9 @@ def test_a_slot_that_is_zeroed_once_is_found_where_it_is_used_again(tmp_path, mo
     said = diff(tmp_path, "diff=invariance", "max_width=2", model=HYBRID)
     assert said.outcome == "FAIL"
     assert {(cell.axis, cell.step) for cell in said.evidence.cells if not cell} == {("slot", -1)}
-    assert "slot, a fresh slot against one that 150 tokens were in: differs before the first" in (
-        said.reasons[0]
+    assert (
+        "slot, a fresh slot against one that 150 tokens were in: differs before the first"
+        in (said.reasons[0])
     )
 
 
