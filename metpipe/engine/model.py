@@ -78,6 +78,7 @@ class Model:
             kind=select.forward,
             runner=runner,
             model=self,
+            graphs=select.graphs,
         )
 
     def rope_of(self, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,4 +119,5 @@ class Model:
 
     def hash_bytes(self, content: torch.Tensor) -> str:
         """128-bit hex of a tensor's bytes, by the kernel set's own hash."""
-        return hex_of(self.sets.builtin.functions["hash.hash128"](content))
+        there = content.to(self.allocator.device).contiguous()
+        return hex_of(self.sets.builtin.functions["hash.hash128"](there))

@@ -75,7 +75,7 @@ class StateDigests:
 
     def of_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
         """128-bit hex of each row's bytes."""
-        content_RV = content_RV.contiguous()
+        content_RV = content_RV.to(self._device).contiguous()
         size = content_RV.shape[1] * content_RV.element_size()
         at = content_RV.data_ptr() + size * np.arange(len(content_RV), dtype=np.int64)
         found = self.functions["hash.hash128_spans"](
@@ -110,8 +110,8 @@ class StateDigests:
     def _folded(self, hashes: U64, first: I64, count: I64) -> U64:
         """[S, 2]: the hash of `count` consecutive rows of hashes from `first` on."""
         row_bytes = hashes.shape[1] * 16
-        kept = np.ascontiguousarray(hashes)
-        return self._hash_spans(kept.ctypes.data + first * row_bytes, count * row_bytes)
+        kept = torch.from_numpy(np.ascontiguousarray(hashes)).to(self._device)
+        return self._hash_spans(kept.data_ptr() + first * row_bytes, count * row_bytes)
 
     def _hash_spans(self, addresses: I64, sizes: I64) -> U64:
         found: U64 = self.functions["hash.hash128_spans"](addresses=addresses, sizes=sizes)
@@ -135,6 +135,11 @@ class StateDigests:
             for name in self.states
             if self.circuit.states[name].section == "main" and self._is_recurrent(name) != paged
         ]
+
+    @property
+    def _device(self) -> torch.device:
+        """Where the pools lie, and whatever is hashed."""
+        return next(iter(self.states.values())).device
 
     def _is_recurrent(self, name: str) -> bool:
         return self.circuit.states[name].kind == "recurrent"
