@@ -58,11 +58,21 @@ class Problem(NamedTuple):
 
 def settled(run: Run) -> Run:
     """The run with its mode decided: the list that is given decides; none of them is `single`."""
+    run = _with_drafts(run)
     asked = [mode for key, mode in MODE_OF_LIST.items() if getattr(run, key) is not None]
     if run.diff.mode != "auto" or len(asked) > 1:
         return run
     mode = asked[0] if asked else "single"
     return run.model_copy(update={"diff": run.diff.model_copy(update={"mode": mode})})
+
+
+def _with_drafts(run: Run) -> Run:
+    """The largest K of a list sets `serve.num_drafts` to one less, unless that is given."""
+    widths = (*(run.verify or ()), *(run.verify_batch_ks or ()))
+    if not widths or run.serve.num_drafts is not None:
+        return run
+    serve = run.serve.model_copy(update={"num_drafts": max(widths) - 1})
+    return run.model_copy(update={"serve": serve})
 
 
 def modes_of(run: Run) -> tuple[str, ...]:
@@ -78,7 +88,7 @@ def problems(run: Run) -> Iterator[Problem]:
 
 def _one_list(run: Run) -> Iterator[Problem]:
     given = [key for key in MODE_OF_LIST if getattr(run, key) is not None]
-    if len(given) > 1:
+    if len(given) > 1 and run.diff.mode == "auto":
         yield Problem(
             given[1],
             f"{' and '.join(given)} ask for different modes; give one of them, or run twice",

@@ -35,6 +35,10 @@ class Model(Frozen):
         default=None, description="the content of a config.json; weights are made from `seed`"
     )
     package: Package | None = Field(default=None, description="a package that carries it")
+    weights: Literal["random", "successor"] = Field(
+        default="random",
+        description="how weights are made for `config`; successor: a draft head is often right",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -45,7 +49,8 @@ class Model(Frozen):
         if data.get("config") is None and data.get("package") is None:
             return data
         name = Path(data["checkpoint"]).name
-        return data | {"name": name, "checkpoint_id": None, "config": None, "package": None}
+        replaced = {"checkpoint_id": None, "config": None, "package": None, "weights": "random"}
+        return data | {"name": name} | replaced
 
 
 class Hardware(Frozen):
@@ -122,6 +127,13 @@ def count_or_file(value: object) -> object:
     raise ValueError("must be a whole number (at least 1) or the path of a .jsonl file")
 
 
+def yes_no_or_auto(value: object) -> object:
+    """One sentence for everything else."""
+    if isinstance(value, bool) or value == "auto":
+        return value
+    raise ValueError("must be true, false or auto")
+
+
 def count_or_auto(value: object) -> object:
     """A number of slots, `auto`, or none; one sentence for everything else."""
     if value in (None, "auto"):
@@ -153,7 +165,7 @@ class Run(Frozen):
     batch: Widths | None = Field(description="batch widths (mode batch)")
     fragment_slots: bool = Field(description="leave a gap in the middle of the batch's slots")
     verify: Widths | None = Field(description="verify widths K (mode verify)")
-    mtp: bool | Literal["auto"] = Field(
+    mtp: Annotated[bool | Literal["auto"], BeforeValidator(yes_no_or_auto)] = Field(
         description="with verify: run and compare the draft head too; auto: where there is one"
     )
     verify_batch: Widths | None = Field(description="sequences per batched verify")

@@ -1,4 +1,4 @@
-"""Which shipped kernel set executes: that of the GPU's class, the nearest below it, or the CPU's."""
+"""Which shipped kernel set executes: of the GPU's class, the nearest below it, or the CPU's."""
 
 from __future__ import annotations
 

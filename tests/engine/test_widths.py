@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from engine.opened import opened
 
 from metpipe.circuit import Select
 from metpipe.engine.selection import ForwardSelect
+from tests.engine.opened import opened
 
 LEGACY = ForwardSelect("legacy", "legacy", Select.reference())
 CIRCUIT = ForwardSelect("circuit", "circuit", Select.all())

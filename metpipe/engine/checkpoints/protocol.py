@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Checkpoint", "ModelSource", "PackageSource", "Reader", "Shape", "Tokenizer"]
+__all__ = [
+    "Checkpoint",
+    "ModelSource",
+    "PackageSource",
+    "Reader",
+    "Shape",
+    "Tokenizer",
+    "WeightsKind",
+]
 
 Shape = tuple[int, ...]
 Reader = Literal["safetensors", "gguf", "synthetic"]
+WeightsKind = Literal["random", "successor"]
+"""How synthetic weights are made: at random, or so that a draft head is often right."""
 
 
 class Tokenizer(Protocol):
@@ -103,3 +113,5 @@ class ModelSource:
     package: PackageSource | None = None
     seed: int = 0
     """Of synthetic weights."""
+    weights: WeightsKind = "random"
+    """How synthetic weights are made."""

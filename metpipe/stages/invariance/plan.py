@@ -163,7 +163,7 @@ def _slots(table: Table, tokens: Tokens) -> Iterator[Planned]:
 
 def _neighbours(table: Table, tokens: Tokens) -> Iterator[Planned]:
     """All rows but one get other prompts and other tokens."""
-    for width in (2, min(FRAGMENTED, table.limit), table.limit):
+    for width in sorted({2, min(FRAGMENTED, table.limit), table.limit}):
         kept = width // 2
         prompts = tuple(table.prompts[i] if i == kept else table.others[i] for i in range(width))
         case = Case(MODE, f"neighbours of {kept}", prompts, table.steps)

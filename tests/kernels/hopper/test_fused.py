@@ -1,4 +1,4 @@
-"""Each fused kernel against the chain of kernels that it replaces: the same bits, whatever values."""
+"""Each fused kernel against the chain that it replaces: the same bits, whatever the values."""
 
 from __future__ import annotations
 
