@@ -18,6 +18,8 @@ class Gpu:
     """`major.minor`"""
     memory_bytes: int
     sm_count: int
+    runtime: str | None
+    """version of the CUDA runtime that torch was built with"""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -36,6 +38,7 @@ def find_gpu() -> Gpu | None:
         f"{facts.major}.{facts.minor}",
         facts.total_memory,
         facts.multi_processor_count,
+        torch.version.cuda,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -135,7 +136,7 @@ def _facts(live: Live) -> dict[str, object]:
         "kernel_digests": live.sets.digests,
         "tables": code_digest(kernels_dir(), "*.toml"),
         "device": live.sets.device.type,
-        "gpu": find_gpu() if live.sets.device.type == "cuda" else None,
+        "gpu": _gpu_facts(live),
         "processor": snapshot.processor(),
         "memory_bytes": psutil.virtual_memory().total,
         "cores": all_cores(),
@@ -145,6 +146,12 @@ def _facts(live: Live) -> dict[str, object]:
         "prompts": _digest_of("prompts", live.run.prompts),
         "boot": _digest_of("ledger.boot", live.run.ledger.boot),
     }
+
+
+def _gpu_facts(live: Live) -> dict[str, object] | None:
+    """The executing GPU; None where a CPU executes."""
+    gpu = find_gpu() if live.sets.device.type == "cuda" else None
+    return None if gpu is None else {**asdict(gpu), "triton": version("triton")}
 
 
 def _packages(run: Run) -> tuple[str, ...]:
