@@ -40,7 +40,7 @@ from tests.bad_input.lines import has
         (["mtp=true", "batch=3"], ["mtp: needs verify or verify_batch beside it"]),
         (["mtp=auto", "prefill=3"], ["mtp: needs verify or verify_batch beside it"]),
         (
-            ["mtp=true", "verify=2"],
+            ["mtp=true", "verify=2", "model=tiny_dense"],
             ["mtp=true: the config of", "declares no draft head", "leave mtp out"],
         ),
         (["fragment_slots=true"], ["fragment_slots: needs batch or verify_batch beside it"]),

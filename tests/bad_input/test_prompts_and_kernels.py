@@ -20,7 +20,7 @@ OVERLAY = Path(__file__).parents[1] / "data" / "overlay_ok"
     ("text", "said"),
     [
         ("[1]\n[1,\n", "p.jsonl, line 2, column 4: not JSON"),
-        ("[1]\n\n[4096]\n", "p.jsonl, line 3: id 4096 is outside the vocabulary of 4096"),
+        ("[1]\n\n[3000]\n", "p.jsonl, line 3: id 3000 is outside the vocabulary of 3000"),
         ('{"tokens": []}\n', "p.jsonl, line 1: the prompt is empty"),
         ('"text"\n', "p.jsonl, line 1: is text; synthetic weights"),
         ("\n", "p.jsonl: no prompt in it"),
