@@ -286,6 +286,16 @@ def test_a_killed_run_resumes_behind_its_last_finished_stage(tmp_path, kill):
     assert again.communicate()[0] == "quick cached\n"
 
 
+def test_another_machine_s_work_is_not_taken_for_a_leftover(tmp_path):
+    store = Store(tmp_path)
+    theirs = tmp_path / f"key.elsewhere.{os.getpid()}.partial"
+    theirs.mkdir()
+    with store.claimed("key"), store.scratch("key") as out:
+        (out / "result.json").write_text("{}")
+    assert theirs.is_dir()
+    assert store.has("key")
+
+
 def test_of_two_processes_racing_for_a_key_one_works_and_both_have_it(tmp_path):
     racers = [start(tmp_path, "1"), start(tmp_path, "1")]
     said = [racer.communicate()[0].splitlines() for racer in racers]

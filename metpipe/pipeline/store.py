@@ -114,7 +114,8 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _broken(other, key, f"{type(error).__name__}: {error}") from None
         if not whole:
-            raise _broken(other, key, f"its {RESULT} was changed after it was written")
+            named = other.path(key) / RESULT
+            raise _broken(other, key, f"{named} was changed after it was written")
         with self.scratch(key) as out:
             shutil.copytree(other.path(key), out, copy_function=_link, dirs_exist_ok=True)
 

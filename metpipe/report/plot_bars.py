@@ -15,6 +15,8 @@ __all__ = ["Frame", "draw_panel"]
 
 WIDTH = 0.78
 """A bar's, of the one unit that each has."""
+ROOM = 0.87
+"""A bar taller than this share of the picture has no room for a label above it."""
 WORDS = {"USAGE": "refused", "DIED": "died", "INTERRUPTED": "interrupted"}
 
 
@@ -90,7 +92,7 @@ def _bar(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
 def _total(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
     """The total in GiB above the bar in the colour of its answer, with a mark where it is too much.
 
-    Of a bar that is cut, it stands inside, below the cut.
+    Where the picture ends too soon above the bar, it stands inside.
     """
     colour, _ = style.ANSWERS[memory.answer]
     lines = [style.MARKS[memory.answer]]
@@ -101,14 +103,15 @@ def _total(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
     if cut:
         lines = ["≈", *lines]
     text = "\n".join(filter(None, lines))
-    at = frame.top if cut else memory.high + 0.008 * frame.top
+    inside = memory.high > ROOM * frame.top
+    at = min(memory.high, frame.top) if inside else memory.high + 0.008 * frame.top
     paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
     axis.text(
         x,
         at / style.GIB,
         text,
         ha="center",
-        va="top" if cut else "bottom",
+        va="top" if inside else "bottom",
         fontsize=7.5,
         color=colour,
         linespacing=1.05,

@@ -70,6 +70,9 @@ def test_a_broken_earlier_run(refused, earlier):
     has(refused("rerun=earlier"), "the override 'stepz=3' of rerun=earlier")
     again = (*DIFF, "variant=circuit", "resume=earlier")
     for path in earlier.glob("stages/*/result.json"):
+        path.write_text("{}\n")  # JSON, and no result
+    has(refused(*again), "/result.json was changed after it was written", "remove that folder")
+    for path in earlier.glob("stages/*/result.json"):
         path.write_text("{")
     has(refused(*again), "resume=earlier: ", "is broken", "remove that folder", "'resume=earlier'")
     shutil.rmtree(earlier / "stages")

@@ -1,0 +1,218 @@
+"""The plots of a sweep: what is drawn, and that no two words lie on each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from metpipe.report import sweep_plot
+from metpipe.report.sweep_axes import axes
+from metpipe.report.sweep_record import JobRow, SweepRecord
+from tests.report.sweep_examples import GIB, grid, job, line, plan, refused
+
+matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is an extra: metpipe[plot]")
+FigureCanvasAgg = pytest.importorskip("matplotlib.backends.backend_agg").FigureCanvasAgg
+plot_frontier = pytest.importorskip("metpipe.report.plot_frontier")
+plot_terms = pytest.importorskip("metpipe.report.plot_terms")
+
+TABLES = "built, 16.9 GiB"
+DEVICES = {"h100_sxm": 67 * GIB, "h200_sxm": 119 * GIB, "b200": 152 * GIB}
+
+
+def over_devices() -> tuple[JobRow, ...]:
+    return tuple(
+        job(
+            0,
+            f"hardware={name}",
+            f"workload.isl={isl}",
+            f"workload.concurrency={n}",
+            memory=plan(isl, n, budget=budget, device=name),
+        )
+        for name, budget in DEVICES.items()
+        for isl in (1024, 8192, 32768, 120_000)
+        for n in (8, 64, 256)
+    )
+
+
+SWEEPS: dict[str, tuple[JobRow, ...]] = {
+    "three": line(3),
+    "forty": line(40),
+    "grid": grid(),
+    "over budget": grid(lengths=(1024, 65536), numbers=(1, 64, 256)),
+    "far below": tuple(job(i, f"slots={i}", memory=plan(i, 1, budget=900 * GIB)) for i in (1, 2)),
+    "devices": tuple(
+        job(0, f"hardware={name}", memory=plan(65536, 1, budget=budget, device=name))
+        for name, budget in DEVICES.items()
+    ),
+    "three axes": over_devices(),
+    "refused": (*grid()[:8], refused(8, "workload.concurrency=16", "workload.isl=32768")),
+    "tables": grid(expert_tables=TABLES),
+}
+
+
+def drawn(figure: Any) -> Any:
+    FigureCanvasAgg(figure).draw()
+    return figure
+
+
+def words(figure: Any) -> list[Any]:
+    """Every text of a figure that is seen, but for the ticks, which matplotlib places."""
+    ticks = {
+        id(label)
+        for axis in figure.axes
+        for label in (*axis.get_xticklabels(), *axis.get_yticklabels())
+    }
+    return [
+        text
+        for text in figure.findobj(matplotlib.text.Text)
+        if text.get_text().strip() and text.get_visible() and id(text) not in ticks
+    ]
+
+
+def overlaps(texts: Sequence[Any]) -> list[tuple[str, str]]:
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    return [
+        (a, b)
+        for (a, one), (b, other) in combinations(boxes, 2)
+        if one.x0 + 1 < other.x1
+        and other.x0 + 1 < one.x1
+        and one.y0 + 1 < other.y1
+        and other.y0 + 1 < one.y1
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _style() -> Any:
+    from metpipe.report.plot_style import RC
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RC)
+        yield
+
+
+@pytest.mark.parametrize("name", list(SWEEPS))
+def test_no_words_of_the_stacked_plot_lie_on_each_other_or_beside_the_page(name):
+    jobs = SWEEPS[name]
+    figure = drawn(plot_terms.draw(jobs, axes(jobs)))
+    texts = words(figure)
+    assert overlaps(texts) == []
+    page = figure.bbox
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= page.x1, text.get_text()
+        assert box.y0 >= 0
+        assert box.y1 <= page.y1, text.get_text()
+
+
+@pytest.mark.parametrize("name", ["grid", "over budget", "three axes", "refused", "tables"])
+def test_no_words_of_the_frontier_lie_on_each_other(name):
+    jobs = SWEEPS[name]
+    figure = drawn(plot_frontier.draw(jobs, axes(jobs)))
+    assert overlaps(words(figure)) == []
+
+
+def heights(figure: Any) -> float:
+    """All bars of a figure, in GiB."""
+    return float(sum(patch.get_height() for axis in figure.axes for patch in axis.patches))
+
+
+@pytest.mark.parametrize("name", ["three", "forty", "grid", "three axes", "devices"])
+def test_the_bars_of_a_figure_are_the_upper_ends_of_its_plans(name):
+    jobs = SWEEPS[name]
+    figure = plot_terms.draw(jobs, axes(jobs))
+    wanted = sum(j.memory.high for j in jobs if j.memory) / GIB
+    assert heights(figure) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_status_range_budget_answer_and_decision_are_told():
+    jobs = SWEEPS["tables"]
+    said = [text.get_text() for text in words(drawn(plot_terms.draw(jobs, axes(jobs))))]
+    for part in (
+        "weights: exact",
+        "driver: uncalibrated",
+        "other: calibrated",
+        "other: step, tables",
+        "up to a range's end",
+        "budget",
+        "does not fit",
+        f"expert tables: {TABLES}",
+        "qwen3_8b on b200: memory, term by term",
+        "GiB",
+    ):
+        assert part in said
+    assert "1 at once" in said
+
+
+def test_uncalibrated_is_hatched_and_exact_is_not():
+    jobs = SWEEPS["three"]
+    figure = plot_terms.draw(jobs, axes(jobs))
+    (axis,) = figure.axes
+    hatches = {patch.get_hatch() for patch in axis.patches}
+    assert hatches == {"", "////"} or hatches == {None, "////"}
+
+
+def test_a_refused_job_is_told_at_its_place():
+    jobs = SWEEPS["refused"]
+    said = [text.get_text() for text in words(plot_terms.draw(jobs, axes(jobs)))]
+    assert said.count("refused") == 1
+
+
+def test_the_edge_of_what_fits_keeps_the_outermost_points_only():
+    plans = [j.memory for j in SWEEPS["grid"] if j.memory]
+    for end in ("surely", "possibly"):
+        points = plot_frontier.edge(plans, end)
+        lengths, numbers = zip(*points, strict=True)
+        assert list(lengths) == sorted(lengths)
+        assert list(numbers) == sorted(numbers, reverse=True)
+        for one in plans:  # whatever fits lies below the edge
+            fits = one.answer == "fits" or (end == "possibly" and one.answer == "depends")
+            load = one.workload
+            reached = any(x >= load.isl and y >= load.concurrency for x, y in points)
+            assert reached is fits
+
+
+def test_a_sweep_writes_its_plots_whole_and_only_those_it_is_good_for(tmp_path):
+    paths = sweep_plot.draw(SweepRecord(jobs=SWEEPS["grid"]), tmp_path)
+    assert [path.name for path in paths] == ["sweep.png", "frontier.png"]
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["frontier.png", "sweep.png"]
+    (only,) = sweep_plot.draw(SweepRecord(jobs=SWEEPS["three"]), tmp_path)
+    assert only.name == "sweep.png"
+
+
+def test_plots_are_the_same_whatever_the_user_s_own_style_is(tmp_path):
+    sweep = SweepRecord(jobs=SWEEPS["three"])
+    (path,) = sweep_plot.draw(sweep, tmp_path)
+    plain = path.read_bytes()
+    matplotlib.rcParams.update({"font.size": 30, "axes.facecolor": "black"})
+    sweep_plot.draw(sweep, tmp_path)
+    assert path.read_bytes() == plain
+
+
+def test_equal_plans_are_not_worth_a_plot():
+    same = tuple(job(i, f"seed={i}", memory=plan(9, 1)) for i in range(3))
+    assert not sweep_plot.worth_drawing(SweepRecord(jobs=same))
+    assert not sweep_plot.worth_drawing(SweepRecord(jobs=(job(0, "seed=1"), job(1, "seed=2"))))
+    assert sweep_plot.worth_drawing(SweepRecord(jobs=SWEEPS["three"]))
+
+
+def test_without_matplotlib_a_line_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    from metpipe.report import sweep
+
+    monkeypatch.setattr(sweep_plot, "find_spec", lambda _: None)
+    monkeypatch.setattr(sweep, "rows", lambda *_, **__: SWEEPS["three"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
+    sweep.write(tmp_path, Console(width=200))
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("plot")]
+    assert "pip install 'metpipe[plot]', then metpipe sweep=" in line
+    assert [path.name for path in Path(tmp_path).iterdir()] == ["sweep.json"]
