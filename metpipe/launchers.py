@@ -26,6 +26,7 @@ PACKAGES = {
     "ray": "hydra-ray-launcher",
     "ray_aws": "hydra-ray-launcher",
 }
+RAY = ("ray", "ray_aws")
 CANCEL_S = 10.0
 """How long cancelled jobs get to end."""
 LOOK_S = 0.2
@@ -65,7 +66,7 @@ class Launched:
         """
         jobs = [job for job in self._submitted() if job.runs()]
         if interrupted and jobs:
-            print(f"interrupted; {len(jobs)} submitted jobs are cancelled", file=sys.stderr)
+            print("interrupted; jobs that were submitted are cancelled", file=sys.stderr)
             for job in jobs:
                 job.cancel()
             _wait(jobs, CANCEL_S)
@@ -75,6 +76,8 @@ class Launched:
             _wait(jobs)
 
     def _submitted(self) -> Iterator[Submitted]:
+        if self.name in RAY:
+            yield RayTasks()
         if self.folder is None or not self.folder.is_dir():
             return
         ids = [path.parent.name for path in self.folder.glob("*/*_submitted.pkl")]
@@ -168,3 +171,33 @@ class SlurmJob:
 
     def kill(self) -> None:
         """Slurm does, some time after its cancel."""
+
+
+class RayTasks:
+    """The tasks that this process gave to ray; they end with it."""
+
+    OVER = ("FINISHED", "FAILED")
+
+    def runs(self) -> bool:
+        """Whether one of them is not over; where ray can't tell, none is waited for."""
+        import ray  # here, not above: it is there where its launcher is
+        from ray.util.state import list_tasks
+        from ray.util.state.exception import RayStateApiException
+
+        if not ray.is_initialized():
+            return False
+        own = ("job_id", "=", ray.get_runtime_context().get_job_id())
+        try:
+            found = list_tasks(filters=[own], raise_on_missing_output=False)
+        except RayStateApiException:
+            return False
+        return any(task.state not in self.OVER for task in found)
+
+    def cancel(self) -> None:
+        """Leave ray, which ends them."""
+        import ray
+
+        ray.shutdown()
+
+    def kill(self) -> None:
+        """They are ended already."""

@@ -68,7 +68,8 @@ def asked_again(argv: Sequence[str]) -> Path | None:
     if not folders:
         return None
     if len(argv) > 1:
-        raise ConfigError(f"sweep={folders[0]}: shows a sweep that has ended; it takes no other arguments")
+        said = "shows a sweep that has ended; it takes no other arguments"
+        raise ConfigError(f"sweep={folders[0]}: {said}")
     return Path(folders[0]).expanduser()
 
 

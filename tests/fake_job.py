@@ -1,7 +1,7 @@
 """metpipe with a job that runs no model: its status is the exit status that `seed` names.
 
 Run as a program it is the console script with that job. seed=13 is a bug, seed=99 waits, seed=9
-kills its own process.
+kills its own process, seed=7 takes some seconds.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = Non
         raise ConfigError("checkpoint: no config.json in it\n    give a folder that has one")
     if run.seed == 9:
         os.kill(os.getpid(), signal.SIGKILL)
+    if run.seed == 7:
+        time.sleep(6)
+        return Exit.PASS
     if run.seed == 99:
         (out_dir / "waiting").touch()
         time.sleep(60)
