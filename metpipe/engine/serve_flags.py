@@ -29,9 +29,9 @@ class Only:
 
 
 HEAD_ONLY = Only((0, None), "run the diff on the head")
-ONE_DEVICE = Only((1, None), "the engine executes one rank on one device")
+ONE_DEVICE = Only((1, None), "the engine executes one rank on one device", planned=True)
 NO_HEAD = "this version executes models without a draft head"
-NO_DRAFTS = Only((False, None), NO_HEAD)
+NO_DRAFTS = Only((False, None), NO_HEAD, planned=True)
 NO_STATE = "no model of this version keeps recurrent state"
 
 FLAGS: Mapping[str, str | Only] = {
@@ -46,7 +46,7 @@ FLAGS: Mapping[str, str | Only] = {
     "expert_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 experts"),
     "mtp_quantization": Only(("declared", "bf16", None), NO_HEAD, planned=True),
     "speculative": NO_DRAFTS,
-    "dflash": NO_DRAFTS,
+    "dflash": Only((False, None), NO_HEAD),
     "dflash_gamma": Only((None,), NO_HEAD, planned=True),
     "num_drafts": PLANNED,
     "mtp_max_seqs": PLANNED,
@@ -55,7 +55,10 @@ FLAGS: Mapping[str, str | Only] = {
     "ssm_cache_slots": PLANNED,
     "ssm_decode_ring_slots": PLANNED,
     "enable_prefix_caching": Only((False, None), "the engine computes every prefill"),
-    "high_speed_swap": Only((False, None), "the engine keeps every block on its device"),
+    "high_speed_swap": Only(
+        (False, None), "the engine keeps every block on its device", planned=True
+    ),
+    "graphs": PLANNED,
     "gpu_memory_utilization": PLANNED,
     "tensor_parallel_size": ONE_DEVICE,
     "pipeline_parallel_size": ONE_DEVICE,

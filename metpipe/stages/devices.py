@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import psutil
-
 from metpipe.config import Run
+from metpipe.engine.checkpoints import machine_memory
 from metpipe.memory.devices import Device, Devices, device_from_config, find_device
 from metpipe.memory.registry import read_devices
 from metpipe.report.schema import Executed, Planned
@@ -17,8 +16,8 @@ __all__ = ["executed_on", "executing_device", "planned_device", "planned_for"]
 
 
 def executing_device(devices: Devices) -> Device:
-    """This machine's CPU with this machine's memory."""
-    return replace(find_device(devices, "cpu"), memory_bytes=psutil.virtual_memory().total)
+    """This machine's CPU, with the memory that this process may take of it."""
+    return replace(find_device(devices, "cpu"), memory_bytes=machine_memory())
 
 
 def planned_device(run: Run) -> Device:
@@ -35,7 +34,7 @@ def executed_on(kernel_set: str) -> Executed:
         name=processor(),
         kernel_set=kernel_set,
         cores=cores(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=machine_memory(),
     )
 
 

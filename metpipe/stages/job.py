@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 
 from metpipe import snapshot
 from metpipe.config import Run
+from metpipe.engine.checkpoints import machine_memory
 from metpipe.engine.kernel_sets import open_kernel_sets
 from metpipe.engine.runners import check_select
 from metpipe.engine.torch_threads import all_cores, torch_threads
@@ -100,7 +100,7 @@ def _facts(live: Live) -> dict[str, object]:
         "tables": code_digest(kernels_dir(), "*.toml"),
         "device": "cpu",
         "processor": snapshot.processor(),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": machine_memory(),
         "cores": all_cores(),
         "versions": {package: version(package) for package in _packages(live.run)},
         "checkpoint": live.checkpoint_digest(),

@@ -19,7 +19,7 @@ from metpipe.report.memory_section import ledger_section
 from metpipe.resources import kernels_dir
 from metpipe.stages.devices import executing_device
 from metpipe.stages.live import Live, live_of
-from metpipe.stages.memory import own_point
+from metpipe.stages.own_plan import own_point
 
 __all__ = ["run_ledger"]
 
