@@ -15,6 +15,8 @@ MODES = ("single", "batch", "verify", "verify_batch", "prefill", "swap", "invari
 """Every mode of the diff, in the order in which `all` runs them."""
 MAX_WIDTH, MAX_BATCH_WIDTH = 8, 4
 """Rows of one sequence in a verify step: alone, and in a batch (its drafts and one)."""
+READS_PROMPTS = ("single", "verify")
+"""Modes that decode the run's prompts: all of them, or the first."""
 SHORTEST_SWAP = 4
 """Steps that a spill in the middle needs on both sides together."""
 MODE_OF_LIST = {
@@ -92,22 +94,22 @@ def _mode_has_its_list(run: Run) -> Iterator[Problem]:
 
 
 def _widths_in_reach(run: Run) -> Iterator[Problem]:
-    limits = {"verify": MAX_WIDTH, "verify_batch_ks": MAX_BATCH_WIDTH}
-    for key, limit in limits.items():
+    limits = {"verify": (MAX_WIDTH, ""), "verify_batch_ks": (MAX_BATCH_WIDTH, " of a batch")}
+    for key, (limit, where) in limits.items():
         widths = getattr(run, key) or ()
         if widths and max(widths) > limit:
             yield Problem(
-                key, f"K={max(widths)} is beyond the {limit} rows that a sequence may verify here"
+                key, f"K={max(widths)} is beyond the {limit} rows that a sequence{where} may verify"
             )
 
 
 def _ragged(run: Run) -> Iterator[Problem]:
-    if not run.ragged:
+    if not run.ragged or run.verify_batch is None:
         return
     kinds = len(set(run.verify_batch_ks or ()))
     if kinds < 2:
         yield Problem("ragged", "mixes widths: give verify_batch_ks at least two different Ks")
-    elif min(run.verify_batch or (0,)) < kinds:
+    elif min(run.verify_batch) < kinds:
         yield Problem(
             "ragged",
             f"gives each of the {kinds} Ks a sequence: verify_batch must be at least {kinds}",
@@ -115,17 +117,20 @@ def _ragged(run: Run) -> Iterator[Problem]:
 
 
 def _chunks(run: Run) -> Iterator[Problem]:
-    if run.prefill and run.prefill_chunk and max(run.prefill_chunk) > max(run.prefill):
+    if run.prefill and run.prefill_chunk and max(run.prefill_chunk) >= max(run.prefill):
         yield Problem(
             "prefill_chunk",
-            f"{max(run.prefill_chunk)} is longer than the longest prompt of prefill, "
-            f"{max(run.prefill)}: nothing would be split",
+            f"{max(run.prefill_chunk)} splits nothing: the longest prompt of prefill has "
+            f"{max(run.prefill)} tokens",
         )
 
 
 def _swap(run: Run) -> Iterator[Problem]:
     if run.pipeline.diff and "swap" in modes_of(run) and run.steps < SHORTEST_SWAP:
-        yield Problem("steps", f"the mode swap needs at least {SHORTEST_SWAP} steps")
+        yield Problem(
+            "steps",
+            f"the mode swap saves a sequence half way: at least {SHORTEST_SWAP}, got {run.steps}",
+        )
 
 
 def _lists_of_another_mode(run: Run) -> Iterator[Problem]:
@@ -215,6 +220,20 @@ def _prompts(run: Run) -> Iterator[Problem]:
         )
 
 
+def _prompts_are_read(run: Run) -> Iterator[Problem]:
+    """Prompts that were asked for and that no mode of the run would decode."""
+    if not run.pipeline.diff or not set(modes_of(run)).isdisjoint(READS_PROMPTS):
+        return
+    given = {"prompt_lengths": run.prompt_lengths, "prompts": isinstance(run.prompts, str)}
+    for key, is_given in given.items():
+        if is_given:
+            yield Problem(
+                key,
+                f"is read by the modes {' and '.join(READS_PROMPTS)}; "
+                f"{run.diff.mode} makes prompts of its own",
+            )
+
+
 def _legacy_has_no_rules(run: Run) -> Iterator[Problem]:
     for name, variant in run.variants.items():
         if variant.forward == "legacy" and (variant.rules != "reference" or variant.levers):
@@ -282,6 +301,7 @@ RULES: tuple[Rule, ...] = (
     _rule,
     _read_by_the_diff,
     _prompts,
+    _prompts_are_read,
     _legacy_has_no_rules,
     _no_graphs,
     _variant_names,

@@ -35,6 +35,10 @@ class Model(Frozen):
         default=None, description="the content of a config.json; weights are made from `seed`"
     )
     package: Package | None = Field(default=None, description="a package that carries it")
+    weights: Literal["random", "successor"] = Field(
+        default="random",
+        description="how weights are made for `config`; successor: a draft head is often right",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -45,7 +49,8 @@ class Model(Frozen):
         if data.get("config") is None and data.get("package") is None:
             return data
         name = Path(data["checkpoint"]).name
-        return data | {"name": name, "checkpoint_id": None, "config": None, "package": None}
+        replaced = {"checkpoint_id": None, "config": None, "package": None, "weights": "random"}
+        return data | {"name": name} | replaced
 
 
 class Hardware(Frozen):

@@ -20,7 +20,7 @@ from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
 from metpipe.engine.selection import ForwardSelect
-from metpipe.engine.state_digests import StateDigests, hex_of
+from metpipe.engine.state_digests import StateDigests
 from metpipe.engine.step_inputs import StepInputs
 from metpipe.engine.weights import Weights
 
@@ -48,7 +48,13 @@ class Model:
     step: StepInputs
     sizes: PoolSizes
     allocator: Allocator
+    digests: StateDigests = field(init=False)
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.digests = StateDigests.of_model(
+            self.circuit, self.states, self.sets.builtin.functions, self.sizes.block_size
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -116,12 +122,6 @@ class Model:
             self._rope[spec] = (pair[0], pair[1])
         return self._rope[spec]
 
-    @property
-    def digests(self) -> StateDigests:
-        """What digests the pools."""
-        functions = self.sets.builtin.functions
-        return StateDigests(self.circuit, self.states, functions, self.sizes.block_size)
-
     def state_digests(self, sequence: Sequence) -> dict[str, str]:
         """State -> 128-bit hex over what the sequence has committed."""
         return self.digests.of(sequence)
@@ -136,4 +136,4 @@ class Model:
 
     def hash_bytes(self, content: torch.Tensor) -> str:
         """128-bit hex of a tensor's bytes, by the kernel set's own hash."""
-        return hex_of(self.sets.builtin.functions["hash.hash128"](content))
+        return f"{self.sets.builtin.functions['hash.hash128'](content):032x}"

@@ -32,7 +32,7 @@ from metpipe.engine.weights import load_weights, weight_shapes
 from metpipe.errors import ConfigError
 from metpipe.resources import kernels_dir
 
-__all__ = ["circuit_of", "open_model", "shapes_of_config"]
+__all__ = ["circuit_of", "one_plus_of_config", "open_model", "shapes_of_config"]
 
 
 def circuit_of(config: Mapping[str, object], source: str) -> Circuit:
@@ -47,6 +47,16 @@ def circuit_of(config: Mapping[str, object], source: str) -> Circuit:
 def shapes_of_config(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     """The checkpoint tensors that a config implies."""
     return weight_shapes(circuit_of(config, "model.config"))
+
+
+def one_plus_of_config(config: Mapping[str, object]) -> frozenset[str]:
+    """The norm weights w among them that scale by 1 + w."""
+    return frozenset(
+        f"{module}.weight"
+        for node in circuit_of(config, "model.config").nodes
+        if node.params.get("weight_form") == "one_plus"
+        for module in node.binding
+    )
 
 
 def _bytes_of_max_seq_len(circuit: Circuit, sizes: PoolSizes) -> int:

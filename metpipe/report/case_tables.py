@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +26,7 @@ TITLES = {
 }
 
 
-def case_tables(diff: DiffSection) -> Iterator[Table]:
+def case_tables(diff: DiffSection) -> Iterator[RenderableType]:
     """One for each mode; plain decoding alone is told by the table of forwards."""
     cases = shown_cases(diff)
     if all(case.mode == "single" for case in cases):
@@ -44,14 +45,16 @@ def _judged_first(diff: DiffSection) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in repeats]
 
 
-def _table(mode: str, cases: Sequence[ShownCase], names: Sequence[str]) -> Table:
-    table = plain_table(f"{mode}: {TITLES[mode]} (ms of a step)", "case")
+def _table(mode: str, cases: Sequence[ShownCase], names: Sequence[str]) -> Group:
+    """The title stands above, not in the table: it may be the wider one."""
+    title = Text(f"{mode}: {TITLES[mode]}{_shared(cases)} (ms of a step)", style="bold")
+    table = plain_table("", "case")
     table.columns[0].no_wrap = False
     facts = _facts(cases)
     for header in facts:
         table.add_column(header, justify="right", overflow="fold")
     for name in (REFERENCE, *names):
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
     for index, case in enumerate(cases):
         table.add_row(
             case.name,
@@ -59,7 +62,13 @@ def _table(mode: str, cases: Sequence[ShownCase], names: Sequence[str]) -> Table
             _time(case, REFERENCE),
             *(_cell(case, name) for name in names),
         )
-    return table
+    return Group(title, table)
+
+
+def _shared(cases: Sequence[ShownCase]) -> str:
+    """The prompts' lengths, where all cases have the same."""
+    ranges = {case.token_range for case in cases}
+    return f", {ranges.pop()} tokens" if len(ranges) == 1 and len(cases) > 1 else ""
 
 
 def _facts(cases: Sequence[ShownCase]) -> dict[str, list[str]]:
@@ -71,8 +80,8 @@ def _facts(cases: Sequence[ShownCase]) -> dict[str, list[str]]:
     }
     if all(len(case.tokens) == 1 for case in cases):
         del columns["slots"]
-    if {case.mode for case in cases} == {"prefill"}:
-        del columns["tokens"]  # the names say it
+    if cases[0].mode == "prefill" or _shared(cases):
+        del columns["tokens"]  # the names say it, or the title
     return {name: cells for name, cells in columns.items() if any(cells)}
 
 
@@ -88,12 +97,12 @@ def _cell(case: ShownCase, name: str) -> Text:
 def _where(comparison: Comparison) -> Text:
     """A few words for a difference; the table of differences says more."""
     if comparison.first_mismatch is not None and comparison.prefill_equal:
-        where = f"from step {comparison.first_mismatch}"
+        where = f"step {comparison.first_mismatch}"
     else:
-        where = "in state" if comparison.prefill_equal else "before step 0"
+        where = "state" if comparison.prefill_equal else "prefill"
     if comparison.expect == "report":
-        return Text(f"differs {where}", style="yellow")
-    return Text(f"DIFFERS {where}", style="bold red")
+        return Text(f"differs, {where}", style="yellow")
+    return Text(f"DIFFERS, {where}", style="bold red")
 
 
 def _time(case: ShownCase, name: str) -> str:

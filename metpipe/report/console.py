@@ -131,6 +131,8 @@ def _header(report: Report) -> Table:
         grid.add_row("checkpoint", f"{checkpoint.source} ({checkpoint.reader}{digest})")
     grid.add_row("executed on", _executed(report.executed_on))
     grid.add_row("planned for", _planned(report.planned_for))
+    for note in report.notes:
+        grid.add_row(Text("note", style="cyan"), note)
     if origin.rerun is not None:
         grid.add_row("rerun", origin.rerun)
     if origin.resumed is not None:

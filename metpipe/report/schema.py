@@ -95,6 +95,7 @@ class Report(Record):
     model: str
     executed_on: Executed | None
     planned_for: Planned | None
+    notes: tuple[str, ...] = Field(default=(), description="what a reader must know of the run")
     diff: DiffSection | None = None
     oracle: OracleSection | None = None
     memory: MemorySection | None = None

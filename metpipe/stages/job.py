@@ -90,7 +90,19 @@ def _check_variants(stages: Sequence[Stage], live: Live) -> None:
         name = StageName.parse(stage.name)
         if name is not None and name.kind == "variant" and stage.params["forward"] == "circuit":
             select = select_of(stage.params)
-            check_select(live.sets.rules_for(overlay=select.overlay), select)
+            rules = live.sets.rules_for(overlay=select.overlay)
+            check_select(rules, select)
+            _check_prefill(live.sizes().max_prefill_rows, rules.widest("prefill"))
+
+
+def _check_prefill(rows: int, widest: int) -> None:
+    """A pass wider than every rule would end as nodes that no rule takes."""
+    if rows > widest:
+        raise ConfigError(
+            f"serve.max_prefill_tokens: a prompt is prefilled in a pass of {rows:,} rows, and the "
+            f"kernel set's rules take at most {widest:,}; set serve.max_prefill_tokens={widest}, "
+            "and it is prefilled in more passes"
+        )
 
 
 def _facts(live: Live) -> dict[str, object]:

@@ -24,7 +24,7 @@ from metpipe.engine.checkpoints import (
 )
 from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.model import Model
-from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.opening import circuit_of, one_plus_of_config, open_model, shapes_of_config
 from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.serve_flags import ExecutedServe, executed_serve
@@ -57,8 +57,11 @@ class Live:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the run's model section: headers and config only."""
         if self._checkpoint is None:
-            shapes_of = shapes_of_config if self.executes else None  # a plan reads no weights
-            self._checkpoint = open_checkpoint(model_source(self.run), shapes_of=shapes_of)
+            # a plan reads no weights
+            shapes_of = shapes_of_config if self.executes else None
+            self._checkpoint = open_checkpoint(
+                model_source(self.run), shapes_of=shapes_of, one_plus_of=one_plus_of_config
+            )
         return self._checkpoint
 
     @property
@@ -125,8 +128,8 @@ class Live:
         head = any(node.section == "draft" for node in self.circuit().nodes)
         if self.run.mtp is True and not head:
             raise ConfigError(
-                f"mtp=true: {self.checkpoint().source} has no draft head (its config has no "
-                "mtp_num_hidden_layers, or 0); leave mtp out"
+                f"mtp=true: the config of {self.checkpoint().source} declares no draft head "
+                "(mtp_num_hidden_layers is 0 or missing); leave mtp out"
             )
         return head and bool(self.run.mtp)
 
@@ -226,4 +229,5 @@ def model_source(run: Run) -> ModelSource:
         config=run.model.config,
         package=PackageSource(**package.model_dump()) if package else None,
         seed=run.seed,
+        weights=run.model.weights,
     )

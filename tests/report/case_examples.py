@@ -123,6 +123,18 @@ def good() -> DiffSection:
     )  # fmt: skip
 
 
+def wide() -> DiffSection:
+    """Cases whose every column is wide."""
+    ks, slots = (4, 4, 3, 3, 2), (0, 1, 3, 4, 5)
+    facts = {"tokens": (12, 19, 26, 33, 40), "slots": slots, "ks": ks, "rows": sum(ks)}
+    accepted = ((3, 3, 2, 2, 1), (0, 0, 0, 0, 0)) * 8
+    return modes(
+        case("verify_batch", "K=4 4 3 3 2, fragmented", accepted=accepted, **facts),
+        case("verify_batch", "K=2 2 2 2 2, fragmented", differing(31, 13), accepted=accepted,
+             **facts),
+    )  # fmt: skip
+
+
 def bad() -> DiffSection:
     """Differences in each mode, and controls that failed."""
     return modes(

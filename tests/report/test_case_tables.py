@@ -43,6 +43,12 @@ def test_a_row_has_the_columns_that_its_mode_needs():
     ]
 
 
+def test_lengths_that_all_cases_share_stand_in_the_title():
+    lines = lines_of(modes.modes(modes.case("verify", "K=2"), modes.case("verify", "K=3")))
+    assert line_with(lines, "verify: one sequence, K rows a step, 23 tokens (ms of a step)")
+    assert line_with(lines, "case ").split()[:2] == ["case", "legacy"]
+
+
 def test_plain_decoding_alone_needs_no_table_of_its_cases():
     lines = shown(examples.report())
     assert not [line for line in lines if line.startswith("case")]
@@ -83,10 +89,10 @@ def test_a_difference_names_step_row_and_sequence(case, place):
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        ("width 3,", "DIFFERS from step 3"),
-        ("K=3  ", "DIFFERS from step 5"),
-        ("K=2 2", "DIFFERS in state"),
-        ("17 tokens", "DIFFERS before step 0"),
+        ("width 3,", "DIFFERS, step 3"),
+        ("K=3  ", "DIFFERS, step 5"),
+        ("K=2 2", "DIFFERS, state"),
+        ("17 tokens", "DIFFERS, prefill"),
     ],
 )
 def test_a_cell_says_whether_and_where(start, said):
@@ -98,7 +104,7 @@ def test_a_cell_says_whether_and_where(start, said):
 def test_what_is_only_shown_is_not_called_a_difference_of_a_judged_forward():
     reported = modes.differing(3, 0, expect="report")
     lines = lines_of(modes.modes(modes.case("swap", "own record", reported)))
-    assert [line for line in lines if line.endswith("differs from step 3")]
+    assert [line for line in lines if line.endswith("differs, step 3")]
     assert line_with(lines, "differs, not judged").startswith("circuit")
 
 
@@ -238,9 +244,11 @@ def test_what_the_diff_cost_is_a_line():
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(width):
-    for diff in (modes.good(), modes.bad()):
+    for diff in (modes.good(), modes.bad(), modes.wide()):
         lines = lines_of(diff, width)
         assert max(map(len, lines)) <= width
+        if width >= 80:
+            assert "equal   8.20" in " ".join(lines)
         assert width < 80 or not [line for line in lines if "\u2026" in line]
 
 

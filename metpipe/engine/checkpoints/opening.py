@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 from metpipe.engine.checkpoints.folder import PICKLE_REFUSED, is_pickle, open_folder
@@ -12,16 +12,23 @@ from metpipe.engine.checkpoints.protocol import Checkpoint, ModelSource, Shape
 from metpipe.engine.checkpoints.synthetic_weights import synthetic
 from metpipe.errors import ConfigError
 
-__all__ = ["ShapesOf", "open_checkpoint"]
+__all__ = ["OnePlusOf", "ShapesOf", "open_checkpoint"]
 
 ShapesOf = Callable[[Mapping[str, object]], Mapping[str, Shape]]
+OnePlusOf = Callable[[Mapping[str, object]], Container[str]]
 
 
-def open_checkpoint(model: ModelSource, *, shapes_of: ShapesOf | None = None) -> Checkpoint:
+def open_checkpoint(
+    model: ModelSource,
+    *,
+    shapes_of: ShapesOf | None = None,
+    one_plus_of: OnePlusOf = lambda _: frozenset(),
+) -> Checkpoint:
     """The checkpoint of a model section; reads headers and config only.
 
     `shapes_of` gives the tensor shapes that a config implies and is asked for synthetic weights
-    only; without it these are a config without weights. ConfigError says what is wrong and where.
+    only; without it these are a config without weights. `one_plus_of` gives the names of the norm
+    weights w that scale by 1 + w; all others scale by w. ConfigError says what is wrong and where.
     """
     if model.checkpoint is not None:
         return _open_path(model.checkpoint)
@@ -33,7 +40,14 @@ def open_checkpoint(model: ModelSource, *, shapes_of: ShapesOf | None = None) ->
         return open_gguf(fetch_package(model.package))
     if model.config is not None:
         shapes = shapes_of(model.config) if shapes_of is not None else {}
-        return synthetic(model.config, shapes, model.seed, name=model.name)
+        return synthetic(
+            model.config,
+            shapes,
+            model.seed,
+            name=model.name,
+            weights=model.weights,
+            one_plus=one_plus_of(model.config),
+        )
     raise ConfigError(
         f"model {model.name}: names no weights; set model.checkpoint to a Hugging Face folder or a "
         ".gguf file, or choose a model of conf/model"

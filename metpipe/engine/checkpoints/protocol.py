@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Checkpoint", "ModelSource", "PackageSource", "Reader", "Shape", "Tokenizer"]
+__all__ = [
+    "Checkpoint",
+    "ModelSource",
+    "PackageSource",
+    "Reader",
+    "Shape",
+    "Tokenizer",
+    "WeightsKind",
+]
 
 Shape = tuple[int, ...]
 Reader = Literal["safetensors", "gguf", "synthetic"]
+WeightsKind = Literal["random", "successor"]
+"""How synthetic weights are made: at random, or so that a draft head is often right."""
 
 
 class Tokenizer(Protocol):
@@ -55,6 +65,11 @@ class Checkpoint(Protocol):
     @property
     def tensors(self) -> Mapping[str, Shape]:
         """Hugging Face tensor name -> shape; empty when there are no weights."""
+        ...
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """Tensor name -> the element type it is stored in: `BF16`, `F32`, `Q4_1`."""
         ...
 
     @property
@@ -103,3 +118,5 @@ class ModelSource:
     package: PackageSource | None = None
     seed: int = 0
     """Of synthetic weights."""
+    weights: WeightsKind = "random"
+    """How synthetic weights are made."""

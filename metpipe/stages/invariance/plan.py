@@ -159,6 +159,8 @@ def _slots(table: Table, tokens: Tokens) -> Iterator[Planned]:
     gap = Case(MODE, "fragmented", table.prompts[:width], table.steps, fragmented=True)
     name = f"slot 0 against {width} fragmented slots and scattered blocks"
     yield _batch(table, tokens, "slot", name, width, gap)
+    moved = Case(MODE, "spilled", prompt, table.steps, spill=table.steps // 2)
+    yield _batch(table, tokens, "slot", "one slot against another that it was spilled to", 1, moved)
 
 
 def _neighbours(table: Table, tokens: Tokens) -> Iterator[Planned]:

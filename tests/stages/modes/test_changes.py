@@ -65,7 +65,7 @@ def verify(widths: tuple[int, ...], accepted: tuple[tuple[int, ...], ...]) -> An
 
 
 def test_a_verify_changes_an_accepted_draft_and_a_rejected_one():
-    """K=3: the last accepted draft of a step near half way, and the last row of another step."""
+    """K=3: the last accepted draft of a step near half way, and the first rejected of another."""
     accepted, rejected = verify((3,), ((2,), (1,), (2,), (0,)))
     assert (accepted.step, accepted.row, accepted.recovers) == (2, 2, False)
     assert (rejected.step, rejected.row, rejected.recovers) == (1, 2, True)
@@ -91,7 +91,7 @@ def test_the_row_after_the_last_accepted_draft_is_none_of_the_rejected():
     ("accepted", "names"),
     [
         (((2,), (2,)), ["accepted draft in row 2 changed"]),
-        (((0,), (0,)), ["rejected draft in row 2 changed"]),
+        (((0,), (0,)), ["rejected draft in row 1 changed"]),
     ],
     ids=["nothing rejected", "nothing accepted"],
 )

@@ -46,7 +46,8 @@ Arguments = dict[str, Any]
 Kernel = Callable[..., Callable[[], None]]
 Fault = Callable[[Kernel], Kernel]
 
-RUN = ("pipeline=diff", "variant=circuit", "steps=4", "prompts=1")
+SMALL = {"name": "small", "config": CONFIG}
+RUN = ("model=tiny_dense", "pipeline=diff", "variant=circuit", "steps=4", "prompts=1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,15 @@ def diff(
     *overrides: str,
     variant: Mapping[str, Fault] | None = None,
     everywhere: Mapping[str, Fault] | None = None,
-    config: Mapping[str, Any] = CONFIG,
+    model: Mapping[str, Any] = SMALL,
 ) -> Said:
-    """Run a diff with kernels at fault, by name: in the variant `circuit`, or in every forward."""
+    """Run a diff with kernels at fault, by name: in the variant `circuit`, or in every forward.
+
+    `model`: what differs from the section of the default model.
+    """
     run = composed(*RUN, *overrides)
-    if config:
-        model = run.model.model_copy(update={"name": "small", "config": config})
-        run = run.model_copy(update={"model": model})
-    run = run.model_copy(update={"kernels": "planted"})
+    section = run.model.model_copy(update=model)
+    run = run.model_copy(update={"model": section, "kernels": "planted"})
     live = Live(run, _sets(variant or {}, everywhere or {}))
     pipeline = Pipeline(plan(run), facts={})
     store = Store(folder)

@@ -98,6 +98,24 @@ def test_a_restore_of_nothing_on_both_sides_is_blind(tmp_path, monkeypatch):
     assert len(said.reasons) == 2
 
 
+def test_a_restore_that_loses_a_state_in_both_is_seen_by_the_table(tmp_path, monkeypatch):
+    def without_the_first_keys(model: Model, sequence: Any, record_B: torch.Tensor) -> None:
+        keys = model.states["l0.attn.k"]
+        kept = keys.clone()
+        spilling.restore(model, sequence, record_B)
+        keys.copy_(kept)
+
+    restored_by(monkeypatch, without_the_first_keys, everywhere=True)
+    said = diff(tmp_path / "swap", "diff=swap")
+    assert said.outcome == "PASS"  # the last byte, which the control changes, is a value's
+    said = diff(tmp_path / "table", "diff=invariance", "max_width=2")
+    assert said.outcome == "FAIL"
+    assert said.reasons[0].startswith(
+        "legacy, slot, one slot against another that it was spilled to: differs at step "
+    )
+    assert {cell.axis for cell in said.evidence.cells if not cell} == {"slot"}
+
+
 def test_a_record_with_a_wrong_byte_is_found_in_the_record(tmp_path, monkeypatch):
     running = forward_that_runs(monkeypatch)
 

@@ -20,6 +20,15 @@ def test_a_sum_split_at_one_rung_is_found_by_the_width_that_is_padded_to_it(tmp_
     assert (found["step"], found["rule"], found["op"]) == (0, "qkv", "linear")
 
 
+def test_it_is_found_by_digest_where_no_logits_are_kept(tmp_path):
+    fault = {"linear.qkv": split_at(8)}
+    said = diff(tmp_path, "batch=[7]", "keep_logits=0", variant=fault)
+    assert said.outcome == "FAIL"
+    differences = said.case("batch, width 7").differences
+    assert [(d.step, d.rows) for d in differences] == [(step, SEVEN) for step in range(4)]
+    assert all(d.unequal_bytes for d in differences)
+
+
 def test_the_same_sum_passes_where_no_step_has_that_many_rows(tmp_path):
     said = diff(tmp_path, variant={"linear.qkv": split_at(8)})
     assert (said.outcome, said.reasons) == ("PASS", [])

@@ -8,6 +8,7 @@ import torch
 
 from metpipe.engine.forward import Forward
 from tests.stages.planted.rig import Arguments, after, diff, flip, in_variant, rebound
+from tests.stages.planted.row_faults import split_at
 
 
 def test_a_verify_that_is_not_rewound_is_found_in_the_state_of_its_step(tmp_path, monkeypatch):
@@ -43,7 +44,7 @@ def test_a_rejected_draft_that_lingers_in_both_forwards_is_seen_by_its_control(
     assert said.case("verify, K=3")  # both forwards are wrong alike
     assert said.outcome == "FAIL"
     assert said.reason == (
-        "detection control, circuit, verify, K=3, rejected draft in row 2 changed at step 2: a "
+        "detection control, circuit, verify, K=3, rejected draft in row 1 changed at step 2: a "
         "rejected draft moved step 2 (its state was not taken back)"
     )
     assert said.control("rejected draft").verdict == "lingers"
@@ -61,6 +62,16 @@ def test_drafts_that_earlier_rows_see_are_found_by_their_control(tmp_path):
     assert said.outcome == "FAIL"
     assert said.control("accepted draft").verdict == "early"
     assert "row 0 of the step moved, before row 2, the changed" in said.reasons[0]
+
+
+def test_a_verify_that_sums_in_another_order_is_found_at_its_width(tmp_path):
+    said = diff(tmp_path, "verify=[2,3]", variant={"linear.qkv": split_at(3)})
+    assert said.outcome == "FAIL"
+    assert said.case("verify, K=2")
+    assert said.case("verify, K=3").differences[0].step == 0
+    assert said.case("verify, K=3").differences[0].rows == (0, 1, 2)
+    assert said.localized[0]["rule"] == "qkv"
+    assert "parts at step 0 (verify), first in l0.attn.q" in said.localized[0]["sentence"]
 
 
 def test_a_verify_at_the_positions_of_the_step_before_is_found_at_the_second_step(tmp_path):
