@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from metpipe.errors import ConfigError
+from metpipe.memory.evaluate import headroom_at
 from metpipe.memory.inverse import Inverse, Question, Value, answered
-from metpipe.memory.point import Point, refuse_impossible
+from metpipe.memory.point import Point
 from metpipe.memory.reboot import (
     rebooted,
     with_snapshot_slots,
@@ -275,8 +276,9 @@ def _largest_share(point: Point) -> int:
 
 
 def _is_possible(point: Point) -> bool:
+    """Whether a plan can be made on the point's device; of met's, only with known SMs."""
     try:
-        refuse_impossible(point)
+        headroom_at(point)
     except ConfigError:
         return False
     return True
