@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from metpipe.circuit import Select
+from metpipe.engine.gpu import Gpu, find_gpu
 from metpipe.engine.model import Model
 from metpipe.engine.selection import ForwardSelect
 from metpipe.memory.evaluate import evaluate
@@ -20,6 +21,8 @@ from metpipe.resources import kernels_dir
 from metpipe.stages.devices import executing_device
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.own_plan import own_point
+from metpipe.stages.planned_model import planned_model
+from metpipe.stages.served import served
 
 __all__ = ["run_ledger"]
 
@@ -44,13 +47,18 @@ def run_ledger(context: StageContext) -> Mapping[str, object]:
     return {"ledger": section.model_dump(mode="json")}
 
 
+def _gpu_of(live: Live) -> Gpu | None:
+    return find_gpu() if live.sets.device.type == "cuda" else None
+
+
 def _executed_point(live: Live, model: Model) -> Point:
     """The boot as it was: this machine, the pools' own sizes, the programs that are compiled."""
     sizes = model.sizes
     asked = own_point(live)
     return replace(
         asked,
-        device=executing_device(read_devices(kernels_dir() / "DEVICES.toml")),
+        planned=planned_model(*served(live), live.sets.builtin.folder.name),
+        device=executing_device(read_devices(kernels_dir() / "DEVICES.toml"), _gpu_of(live)),
         workload=Workload(
             isl=max(len(prompt) for prompt in live.prompts()),
             osl=live.run.steps,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from metpipe.circuit import Circuit, Ranks, Select
+from metpipe.engine.set_choice import nearest_set
 from metpipe.memory.devices import Device
 from metpipe.memory.kernel_set import read_kernel_set
 from metpipe.memory.parallel import Parallel, share_out
@@ -52,9 +53,11 @@ def shared_model(
 
 
 def set_for(device: Device) -> str:
-    """The folder of the kernel set of a device's class; the CPU's where it has none."""
-    own = kernels_dir() / device.device_class / "HARDWARE.toml"
-    return device.device_class if own.is_file() else CPU_SET
+    """The folder of the kernel set that would execute on a device; the CPU's where none would."""
+    if device.kind == "cpu" or device.compute_capability is None:
+        return CPU_SET
+    nearest = nearest_set(device.compute_capability)
+    return CPU_SET if nearest is None else nearest.folder
 
 
 def _kept(
