@@ -296,3 +296,17 @@ def test_met_decides_again_on_its_expert_tables(devices):
     assert not least.met.decision.builds
     assert evaluate(least).term("copies").low < with_tables
     assert evaluate(least).answer == "fits"
+
+
+def test_flags_that_only_size_pools_leave_the_weights_as_they_are():
+    serve = {
+        "max_seq_len": 4096,
+        "weight_quantization": "nvfp4",
+        "lm_head_dtype": "bf16",
+        "speculative": True,
+    }
+    few = point_of("qwen3_6_35b_a3b_nvfp4", serve | {"num_drafts": 1})
+    more = point_of("qwen3_6_35b_a3b_nvfp4", serve | {"num_drafts": 3, "ssm_cache_slots": 9})
+    assert few.met.weights is more.met.weights
+    off = point_of("qwen3_6_35b_a3b_nvfp4", serve | {"speculative": False})
+    assert off.met.weights.derived < few.met.weights.derived
