@@ -189,6 +189,27 @@ def test_every_answer_is_an_edge(tiny, hybrid, devices, isl, osl, concurrency, m
         assert answer.evaluations <= 60
 
 
+LOADS = st.tuples(st.integers(1, 400), st.integers(1, 100), st.integers(1, 4), st.integers(4, 20))
+
+
+@settings(deadline=None, max_examples=60)
+@given(LOADS, LOADS, st.sampled_from([None, 1, 3]))
+def test_more_of_anything_never_takes_less(tiny, hybrid, one, other, drafts):
+    """Prompt, output, sequences and slots: what every query presumes of the evaluator."""
+    least = [min(pair) for pair in zip(one, other, strict=True)]
+    most = [max(pair) for pair in zip(one, other, strict=True)]
+    point = hybrid(tiny)
+    serve = replace(point.serve, speculative=drafts is not None, num_drafts=drafts)
+
+    def terms(isl, osl, concurrency, slots):
+        load = Workload(isl, osl, concurrency)
+        return evaluate(replace(point, workload=load, slots=slots, serve=serve)).terms
+
+    for small, large in zip(terms(*least), terms(*most), strict=True):
+        assert small.low <= large.low
+        assert small.high <= large.high
+
+
 def tried(point, candidates=()):
     asked = (*questions(point, candidates), *switches(point))
     return fixes(evaluate(point).answer, asked, [answered(question) for question in asked])
