@@ -47,7 +47,7 @@ Kernel = Callable[..., Callable[[], None]]
 Fault = Callable[[Kernel], Kernel]
 
 SMALL = {"name": "small", "config": CONFIG}
-RUN = ("pipeline=diff", "variant=circuit", "steps=4", "prompts=1")
+RUN = ("model=tiny_dense", "pipeline=diff", "variant=circuit", "steps=4", "prompts=1")
 
 
 @dataclass(frozen=True, slots=True)
