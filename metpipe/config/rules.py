@@ -9,7 +9,16 @@ from typing import NamedTuple, TypeAlias
 
 from metpipe.config.run import Run
 
-__all__ = ["KEYS_OF_MODES", "MODES", "WHAT_IFS", "Problem", "modes_of", "problems", "settled"]
+__all__ = [
+    "KEYS_OF_MODES",
+    "MODES",
+    "NO_GRAPHS",
+    "WHAT_IFS",
+    "Problem",
+    "modes_of",
+    "problems",
+    "settled",
+]
 
 MODES = ("single", "batch", "verify", "verify_batch", "prefill", "swap", "invariance")
 """Every mode of the diff, in the order in which `all` runs them."""
@@ -37,6 +46,7 @@ KEYS_OF_MODES = MODE_OF_LIST | {
 WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
 """Keys that size memory of speculation, which the metpipe accounting does not count."""
 
+NO_GRAPHS = "a CPU captures no launches; leave it at false, or run with device=cuda"
 RESERVED = ("legacy", "legacy-repeat")
 """What reports call the reference and its repeats."""
 
@@ -245,12 +255,10 @@ def _legacy_has_no_rules(run: Run) -> Iterator[Problem]:
 
 
 def _no_graphs(run: Run) -> Iterator[Problem]:
+    """device=auto is looked at when it is known what that is."""
     for name, variant in run.variants.items():
-        if variant.graphs:
-            yield Problem(
-                f"variants.{name}.graphs",
-                "no device of this version captures launches; leave it at false",
-            )
+        if variant.graphs and run.device == "cpu":
+            yield Problem(f"variants.{name}.graphs", NO_GRAPHS)
 
 
 def _variant_names(run: Run) -> Iterator[Problem]:

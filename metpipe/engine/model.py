@@ -102,6 +102,7 @@ class Model:
             kind=select.forward,
             runner=runner,
             model=self,
+            graphs=select.graphs,
         )
 
     def rope_of(self, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,4 +137,5 @@ class Model:
 
     def hash_bytes(self, content: torch.Tensor) -> str:
         """128-bit hex of a tensor's bytes, by the kernel set's own hash."""
-        return f"{self.sets.builtin.functions['hash.hash128'](content):032x}"
+        there = content.to(self.allocator.device).contiguous()
+        return f"{self.sets.builtin.functions['hash.hash128'](there):032x}"

@@ -66,6 +66,8 @@ class StateDigests:
     recurrent: _Pools
     hash_spans: HashSpans
     block_size: int
+    device: torch.device
+    """where the pools lie, and so whatever is hashed"""
 
     @classmethod
     def of_model(
@@ -92,6 +94,7 @@ class StateDigests:
             those("recurrent", "main"),
             functions["hash.hash128_spans"],
             block_size,
+            next(iter(states.values())).device,
         )
 
     def of(self, sequence: Sequence) -> dict[str, str]:
@@ -143,23 +146,21 @@ class StateDigests:
 
     def _joined(self, by_row: U64, by_slot: U64, counts: Items[int]) -> tuple[str, ...]:
         """Per sequence, the hash of its rows' hashes, then of its slot's."""
-        ours, theirs = np.ascontiguousarray(by_row), np.ascontiguousarray(by_slot)
-        row_bytes, slot_bytes = (h.shape[1] * HASH_BYTES for h in (ours, theirs))
+        row_bytes, slot_bytes = (h.shape[1] * HASH_BYTES for h in (by_row, by_slot))
         sizes = np.asarray(counts, dtype=np.int64)
         first = np.cumsum(sizes) - sizes
         order = np.arange(len(sizes), dtype=np.int64)
-        folded = self.hash_spans(
-            addresses=np.concatenate(
-                (ours.ctypes.data + first * row_bytes, theirs.ctypes.data + order * slot_bytes)
-            ),
-            sizes=np.concatenate((sizes * row_bytes, np.full_like(sizes, slot_bytes))),
+        folded = self._fold(
+            np.concatenate((by_row.ravel(), by_slot.ravel())),
+            np.concatenate((first * row_bytes, by_row.nbytes + order * slot_bytes)),
+            np.concatenate((sizes * row_bytes, np.full_like(sizes, slot_bytes))),
         )
         hexes = hexes_of(folded)
         return tuple(a + b for a, b in zip(hexes, hexes[len(sizes) :], strict=False))
 
     def of_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
         """128-bit hex of each row's bytes."""
-        content_RV = content_RV.contiguous()
+        content_RV = content_RV.to(self.device).contiguous()
         size = content_RV.shape[1] * content_RV.element_size()
         at = content_RV.data_ptr() + size * np.arange(len(content_RV), dtype=np.int64)
         return hexes_of(self.hash_spans(addresses=at, sizes=np.full_like(at, size), key=key))
@@ -171,9 +172,14 @@ class StateDigests:
         addresses, sizes = pools.spans(first, count)
         hashes = self.hash_spans(addresses=addresses, sizes=sizes)
         each = len(first) * HASH_BYTES
-        at = hashes.ctypes.data + each * np.arange(len(pools.names), dtype=np.int64)
-        folded = self.hash_spans(addresses=at, sizes=np.full_like(at, each))
+        at = each * np.arange(len(pools.names), dtype=np.int64)
+        folded = self._fold(hashes.ravel(), at, np.full_like(at, each))
         return dict(zip(pools.names, hexes_of(folded), strict=True))
+
+    def _fold(self, hashes: U64, first: I64, sizes: I64) -> U64:
+        """The hashes of spans of hashes: `first` and `sizes` in bytes."""
+        there = torch.from_numpy(hashes.view(np.int64)).to(self.device)
+        return self.hash_spans(addresses=there.data_ptr() + first, sizes=sizes)
 
     def _block_runs(self, sequence: Sequence, length: int) -> tuple[I64, I64]:
         """The first row of each block that holds a committed token, and how many it holds."""

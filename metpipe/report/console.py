@@ -149,7 +149,8 @@ def _executed(machine: Executed | None) -> str:
         facts.append(f"{machine.cores} cores")
     if machine.memory_bytes is not None:
         facts.append(size(machine.memory_bytes))
-    return f"{machine.device} ({', '.join(facts)}), kernel set {machine.kernel_set}"
+    unproven = ", unproven on this GPU" if machine.unproven else ""
+    return f"{machine.device} ({', '.join(facts)}), kernel set {machine.kernel_set}{unproven}"
 
 
 def _planned(device: Planned | None) -> str:

@@ -36,6 +36,9 @@ class Executed(Record):
     kernel_set: str
     cores: int | None = None
     memory_bytes: int | None = None
+    unproven: bool = Field(
+        default=False, description="the kernel set is that of another, nearest class of GPUs"
+    )
 
 
 class Planned(Record):

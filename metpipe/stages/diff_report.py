@@ -42,7 +42,7 @@ def diff_section(live: Live, results: Results) -> DiffSection:
     evidence = restore(Evidence, results.records["compare"]["evidence"])
     return DiffSection(
         mode=live.run.diff.mode,
-        graphs="eager",
+        graphs="graphed" if _is_graphed(results) else "eager",
         steps=live.run.steps,
         variants=tuple(_variants(live, results)),
         prompts=tuple(_prompts(live, results)),
@@ -91,6 +91,12 @@ def _shown(stage: StageName) -> str:
         case "repeat":
             return "legacy-repeat" if stage.of == "1" else f"legacy-repeat-{stage.of}"
     return stage.of
+
+
+def _is_graphed(results: Results) -> bool:
+    """Whether every variant replayed graphs."""
+    variants = [ran for ran in _runs(results) if ran.stage.kind == "variant"]
+    return bool(variants) and all(ran.record["disclosure"]["graphs"] for ran in variants)
 
 
 def _variants(live: Live, results: Results) -> Iterator[VariantRow]:

@@ -63,6 +63,7 @@ def select_of(params: Mapping[str, Any]) -> ForwardSelect:
         select=select,
         levers=frozenset(params["levers"]),
         overlay=params["kernels"] == "overlay",
+        graphs=params["graphs"],
     )
 
 

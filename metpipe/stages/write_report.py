@@ -48,7 +48,7 @@ def write_report(
         verdict=cast("Any", outcome.name),
         reasons=reasons,
         model=live.run.model.name,
-        executed_on=executed_on(live.sets.builtin.name) if live.executes else None,
+        executed_on=executed_on(live.sets) if live.executes else None,
         planned_for=results.section("memory", "planned_for", Planned),
         notes=tuple(notes(live)) if "load" in results.records else (),
         diff=diff_section(live, results) if "compare" in results.records else None,

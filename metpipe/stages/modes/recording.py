@@ -16,6 +16,7 @@ import torch
 from metpipe.diff.digest import row_digests
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
+from metpipe.engine.gpu import wait
 from metpipe.engine.model import Model
 from metpipe.engine.pools import Sequence as Opened
 from metpipe.stages.modes.case import Case
@@ -122,6 +123,8 @@ class Recording:
         logits_RV = call()
         enqueued = time.perf_counter()
         kept_RV = logits_RV.clone()
+        wait(kept_RV.device)
+        self.forward.seconds += time.perf_counter() - enqueued
         self._enqueue_ms.append((enqueued - begin) * MS)
         self._step_ms.append((time.perf_counter() - begin) * MS)
         return kept_RV
