@@ -49,7 +49,7 @@ def test_a_batched_verify_says_its_widths_and_its_accepts(tmp_path):
         for counts in case["accepted"]:
             assert all(0 <= n < k for n, k in zip(counts, case["ks"], strict=True))
     assert len(diff["controls"]) == 2 * 3 * 2
-    assert "circuit, verify_batch: 6 of 6 changes seen where they were made" in shown
+    assert "circuit, verify_batch: 6 of 6 seen where they were changed" in shown
 
 
 def test_a_prefill_says_its_path(tmp_path):
