@@ -35,8 +35,9 @@ from metpipe.engine.checkpoints import (
 )
 from metpipe.engine.forward import Forward
 from metpipe.engine.kernel_sets import open_kernel_sets
-from metpipe.engine.model import Model, PoolSizes
+from metpipe.engine.model import Model
 from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.torch_threads import all_cores, torch_threads
 
@@ -91,7 +92,7 @@ def opened() -> Model:
     """SmolLM2 under metpipe."""
     checkpoint = smollm2()
     circuit = circuit_of(checkpoint.config, checkpoint.source)
-    sizes = PoolSizes(20, 1, 16, 4096, PROMPT, PROMPT, 1)
+    sizes = PoolSizes(20, 1, 16, 4096, PROMPT, (("decode", 1), ("prefill", PROMPT)), 0)
     return open_model(checkpoint, circuit, open_kernel_sets("cpu", None), sizes)
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from metpipe import __version__
-from metpipe.config import KEYS_OF_MODES, MODES_OF_THIS_VERSION, WHAT_IFS, Run, Serve
+from metpipe.config import WHAT_IFS, Run, Serve
 from metpipe.resources import conf_dir
 
 __all__ = ["answer", "keys", "text"]
@@ -109,17 +109,12 @@ def _groups(conf: Path) -> Iterator[str]:
 
 
 def _refused_keys() -> str:
-    modes = " and ".join(MODES_OF_THIS_VERSION)
-    return (
-        f"This version runs the mode {modes}; it refuses the keys of other modes and what-ifs:\n"
-        f"  {', '.join(_unread())}"
-    )
+    return f"This version refuses the what-ifs: {', '.join(_unread())}"
 
 
 def _unread() -> list[str]:
     """The keys that this version refuses."""
-    modes = [key for key, mode in KEYS_OF_MODES.items() if mode not in MODES_OF_THIS_VERSION]
-    return [*modes, *WHAT_IFS]
+    return [*WHAT_IFS]
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""Expands recipe=FILE and rerun=DIR into plain overrides, before Hydra parses the command line.
+"""Expands recipe=FILE, rerun=DIR and ledger.boot=FILE into plain overrides, before Hydra parses.
 
-Both are the overrides that a user would have typed, so that later ones win, sweeps work, an error
+They are the overrides that a user would have typed, so that later ones win, sweeps work, an error
 names the override, and the snapshot's overrides.yaml holds the whole run without the file.
 """
 
@@ -40,11 +40,13 @@ class Expanded:
     argv: list[str]
     rerun: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
-    """override -> the argument that stands for it: recipe=FILE or rerun=DIR"""
+    """override -> the argument that stands for it: recipe=, rerun= or ledger.boot="""
 
 
 def expand(argv: Sequence[str]) -> Expanded:
-    """Replace each recipe= and rerun= in place; a later argument still wins.
+    """Replace each recipe= and rerun= in place, and put a boot's serve before its ledger.boot=.
+
+    A later argument still wins.
 
     Raises:
         ConfigError: a file that is missing or broken, a key that it may not hold, or a `model`
@@ -64,6 +66,10 @@ def expand(argv: Sequence[str]) -> Expanded:
                 lines = _rerun(rerun)
                 expanded += lines
                 origins |= dict.fromkeys(lines, arg)
+            case ["ledger.boot", path] if path != "null":
+                lines = [*_boot(_place(arg), arg, argv), arg]
+                expanded += lines
+                origins |= dict.fromkeys(lines[:-1], arg)
             case ["hardware", choice]:
                 expanded.append(f"hardware={_underscored(choice)}")
             case _:
@@ -97,6 +103,27 @@ def _rerun(run_dir: Path) -> list[str]:
     return [str(line) for line in lines]
 
 
+def _boot(path: Path, said: str, argv: Sequence[str]) -> list[str]:
+    """The model, the device and the serve that a boot was started with."""
+    from metpipe.memory.met.boot_toml import parse_boot  # here: no other line needs the planner
+
+    if not os.path.isfile(path):
+        raise ConfigError(
+            f"{said}: there is no such file (looked in {Path.cwd()}); give one boot, a sweep takes "
+            "one line each"
+        )
+    boot = parse_boot(_read_text(path, said), str(path))
+    lines = [
+        *_model_of(boot.checkpoint, said, ()),
+        f"hardware={_underscored(boot.hardware)}",
+        "memory.accounting=met",
+        f"memory.met_version={boot.version}",
+        *(f"serve.{flag}={_value(value, said)}" for flag, value in boot.serve.items()),
+    ]
+    _refuse_another_model(lines, argv, said)
+    return lines
+
+
 def _recipe(path: Path, others: Sequence[str]) -> list[str]:
     said = f"recipe={path}"
     if not os.path.isfile(path):
@@ -126,12 +153,19 @@ def _plain(line: str) -> str:
 
 def _read_toml(path: Path, said: str) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(_read_text(path, said))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{said}: not a TOML file: {error}") from None
+
+
+def _read_text(path: Path, said: str) -> str:
+    try:
+        return path.read_text()
     except OSError as error:
         raise ConfigError(
             f"{said}: can't be read ({error.strerror or error}); check the file and its permissions"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{said}: not a TOML file: {error}") from None
 
 

@@ -142,7 +142,14 @@ def test_one_number_is_a_list_of_one():
 
 
 def test_slots_auto_is_the_concurrency():
-    assert run_of("slots=auto", "workload.concurrency=5").slots == 5
+    run = run_of("slots=auto", "workload.concurrency=5")
+    assert (run.slots, run.num_slots, run.slots_follow) == ("auto", 5, True)
+    assert (run_of("slots=3").num_slots, run_of().num_slots) == (3, None)
+
+
+def test_what_ifs_are_counted_by_the_accounting_that_knows_them():
+    run = run_of("memory.accounting=met", "tree_nodes=3", "capture_rows=5", "prompt_lookup=true")
+    assert (run.tree_nodes, run.capture_rows, run.prompt_lookup) == (3, 5, True)
     assert run_of().slots is None
 
 
@@ -175,7 +182,7 @@ def test_a_checkpoint_laid_over_a_choice_replaces_its_facts_and_its_name(tmp_pat
         (["mtp=maybe"], "mtp: must be true or false, got 'maybe'"),
         (["mtp=true"], "mtp: needs verify or verify_batch beside it"),
         (["prefill_chunk=4"], "prefill_chunk: needs prefill beside it"),
-        (["tree_nodes=3"], "tree_nodes: sizes memory of speculative decoding, which this version"),
+        (["tree_nodes=3"], "tree_nodes: sizes memory of speculative decoding, which the metpipe"),
         (["kernels=nowhere"], "kernels: there is no folder 'nowhere'"),
         (["resume=nowhere"], "resume: there is no folder 'nowhere'"),
         (["model.checkpoint=/nowhere"], "there is no file or folder '/nowhere'"),
@@ -186,7 +193,10 @@ def test_a_checkpoint_laid_over_a_choice_replaces_its_facts_and_its_name(tmp_pat
         (["variants.circuit.rules={without: 3}"], "a list of rule ids, or {without: [ids]}"),
         (["variants.circuit.forward=legacy"], "is written by hand and takes no rules"),
         (["oracle=vllm"], "oracle: must be one of 'transformers', got 'vllm'"),
-        (["memory.accounting=met"], "memory.accounting: must be one of 'metpipe', got 'met'"),
+        (["memory.accounting=vllm"], "memory.accounting: must be one of 'metpipe' or 'met', got"),
+        (["memory.met_version=1"], "memory.met_version: is read with memory.accounting=met only"),
+        (["slots=many"], "slots: must be a whole number (at least 1) or auto, got 'many'"),
+        (["slots=0"], "slots: must be at least 1, got 0"),
         (["+model.package={name: a}"], "model.package.version: is missing"),
         (["model.name=135"], "model.name: must be text; quote a name that looks like a number"),
     ],

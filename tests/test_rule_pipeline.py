@@ -75,25 +75,7 @@ def verdict(section: RuleSection) -> Exit:
     return verdict_of(None, results)[0]
 
 
-PLANNED_ONLY = {
-    "conv_l2_norm",
-    "down_blend",
-    "expert_gate_up_silu",
-    "linear_gates",
-    "recurrence_norm",
-    "router_top_k",
-    "shared_down_blend",
-}
-"""Of families that no forward executes yet; tests/kernels/cpu/test_hybrid_fused.py tries them."""
-
-
-@pytest.mark.parametrize("rule_id", sorted(PLANNED_ONLY))
-def test_a_rule_of_a_family_that_is_not_executed_says_where_it_was_looked_for(sets, rule_id):
-    with pytest.raises(ConfigError, match=rf"rule {rule_id}: it applies nowhere"):
-        judge_rule(sets, rule_id)
-
-
-@pytest.mark.parametrize("rule_id", sorted(SHIPPED.of_class("bit_identical") - PLANNED_ONLY))
+@pytest.mark.parametrize("rule_id", sorted(SHIPPED.of_class("bit_identical")))
 def test_a_shipped_rule_gives_the_bits_of_the_ops_it_replaces(sets, rule_id):
     section = judge_rule(sets, rule_id)
     assert section.passed, section.sentence
@@ -103,6 +85,30 @@ def test_a_shipped_rule_gives_the_bits_of_the_ops_it_replaces(sets, rule_id):
     assert section.fused_launches < section.chain_launches
     assert section.chain_ms_median > 0
     assert section.fused_ms_median > 0
+
+
+@pytest.mark.parametrize("rule_id", sorted(SHIPPED.of_class("reference")))
+def test_a_shipped_definition_is_exercised_and_repeats_itself(sets, monkeypatch, rule_id):
+    """Two kinds of values: what it is compared with is itself."""
+    hybrids = {name: AWKWARD[name] for name in ("recurrent", "experts")}
+    monkeypatch.setattr("metpipe.stages.rule.AWKWARD", hybrids)
+    few = {kind: KINDS[kind] for kind in ("normal", "NaN and inf")}
+    monkeypatch.setattr("metpipe.stages.rule.KINDS", few)
+    section = judge_rule(sets, rule_id)
+    assert section.passed, section.sentence
+    assert section.unexercised == ()
+    assert {1, 2, 3, 5, 17} <= {case.rows for case in section.cases}
+
+
+def test_every_shipped_rule_is_judged():
+    judged = SHIPPED.of_class("bit_identical") | SHIPPED.of_class("reference")
+    assert judged == set(SHIPPED.rules)
+
+
+def test_a_users_rule_whose_chain_no_circuit_has_says_where_it_was_looked_for(edited):
+    folder = edited(("FUSIONS.toml", 'op = "residual_add"', 'op = "argmax"'))
+    with pytest.raises(ConfigError, match=r"it applies nowhere.*argmax.*'?recurrent'?"):
+        judged(folder)
 
 
 def test_a_reference_rule_is_called_the_definition(sets):
@@ -126,6 +132,16 @@ def test_the_runs_own_model_is_among_the_circuits(sets):
     section = judge_rule(sets, "add_rms_norm", model_config=config)
     assert section.passed
     assert "3 circuits" in section.sentence
+
+
+def test_a_hybrid_inside_a_model_that_sees_is_among_the_circuits(sets, monkeypatch):
+    few = {name: AWKWARD[name] for name in ("experts",)}
+    monkeypatch.setattr("metpipe.stages.rule.AWKWARD", few)
+    text = {**AWKWARD["recurrent"], "hidden_size": 48, "tie_word_embeddings": False}
+    config = {"model_type": "qwen3_5", "text_config": text, "vision_config": {"depth": 1}}
+    section = judge_rule(sets, "recurrence_norm", model_config=config)
+    assert section.passed, section.sentence
+    assert "2 circuits" in section.sentence
 
 
 def test_a_users_right_rule_passes():

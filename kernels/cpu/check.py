@@ -39,10 +39,12 @@ def disjoint(outputs: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor | 
     """Refuses an output that shares memory with an input, or with another output."""
     spans = []
     for name, tensor in inputs.items():
-        if tensor is not None:
+        if tensor is not None and tensor.nbytes:
             start = tensor.data_ptr()
             spans.append((start, start + tensor.nbytes, name))
     for name, tensor in outputs.items():
+        if not tensor.nbytes:
+            continue
         start = tensor.data_ptr()
         stop = start + tensor.nbytes
         for other_start, other_stop, other in spans:

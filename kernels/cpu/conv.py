@@ -5,6 +5,9 @@ w0 x0, then three fma in time's order, then SiLU, all in float32, stored as floa
 x / sqrt(sum of squares + eps): squares by lanes of sixteen in two accumulators and the fixed tree,
 the last dim % 32 one by one. Rows run in order, so that rows of one sequence pass through its
 window as decode steps would; chunks split channels, whose windows do not meet.
+
+A row may leave its slot's window behind as it is right after the row: the bytes of the chunk's
+channels are copied to a row of `steps`, from where a rejected draft's state is put back.
 """
 
 from __future__ import annotations
@@ -87,14 +90,17 @@ def _conv1d_update(arguments, chunk, chunks):
     taps = load_i64(arguments, 1)
     conv = load_i64(arguments, 2)
     slots = load_i64(arguments, 3)
-    y = load_i64(arguments, 4)
-    rows = load_i64(arguments, 5)
-    width = load_i64(arguments, 6)
-    channels = load_i64(arguments, 7)
-    slot_count = load_i64(arguments, 8)
-    unit = load_i64(arguments, 9)
-    heads = load_i64(arguments, 10)
-    eps = load_number(arguments, 11)
+    steps = load_i64(arguments, 4)
+    step_rows = load_i64(arguments, 5)
+    y = load_i64(arguments, 6)
+    rows = load_i64(arguments, 7)
+    width = load_i64(arguments, 8)
+    channels = load_i64(arguments, 9)
+    slot_count = load_i64(arguments, 10)
+    step_count = load_i64(arguments, 11)
+    unit = load_i64(arguments, 12)
+    heads = load_i64(arguments, 13)
+    eps = load_number(arguments, 14)
     units = (channels + unit - 1) // unit
     low = chunk * units // chunks * unit
     high = min((chunk + 1) * units // chunks * unit, channels)
@@ -104,6 +110,10 @@ def _conv1d_update(arguments, chunk, chunks):
         if 0 <= slot < slot_count:
             window = conv + 4 * TAPS * slot * channels
             conv_channels(x + 2 * row * width, taps, window, out, low, high)
+            step = load_i32(step_rows, row)
+            if 0 <= step < step_count:
+                kept = steps + 4 * TAPS * (step * channels + low)
+                copy_bytes(kept, window + 4 * TAPS * low, 4 * TAPS * (high - low))
             for at in range(low, min(high, heads * unit), unit):
                 l2_norm_head(out + 4 * at, out + 4 * at, unit, eps)
         else:
@@ -134,15 +144,19 @@ def conv1d_update(
     taps: torch.Tensor,
     conv: torch.Tensor,
     slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
     y: torch.Tensor,
 ) -> Launch:
     """Four causal taps and SiLU over the first channels of x, each row through its slot's window.
 
     x: bf16 [rows, at least channels]; taps: bf16 [channels, 4] (or [channels, 1, 4]); conv: f32
     [slots, channels * 4]; slots: i32 [rows]; y: f32 [rows, channels]. A row whose slot is outside
-    conv gives NaN and changes no window.
+    conv gives NaN and changes no window. steps: f32 [any number of rows, channels * 4]; step_rows:
+    i32 [rows], the row of steps that receives the slot's window after this row; where it is outside
+    steps, or the slot outside conv, nothing is written.
     """
-    return _bind_conv(x, taps, conv, slots, y, 0, LANES, 0.0)
+    return _bind_conv(x, taps, conv, slots, steps, step_rows, y, 0, LANES, 0.0)
 
 
 def conv_l2_norm(
@@ -151,14 +165,16 @@ def conv_l2_norm(
     taps: torch.Tensor,
     conv: torch.Tensor,
     slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
     y: torch.Tensor,
     k_heads: int,
     k_dim: int,
     eps: float,
 ) -> Launch:
-    """`conv1d_update`, then `l2_norm`: only y and the windows are written."""
+    """`conv1d_update`, then `l2_norm`: only y, the windows and steps are written."""
     _check_heads(y.shape[-1], k_heads, k_dim)
-    return _bind_conv(x, taps, conv, slots, y, 2 * k_heads, k_dim, eps)
+    return _bind_conv(x, taps, conv, slots, steps, step_rows, y, 2 * k_heads, k_dim, eps)
 
 
 def _bind_conv(
@@ -166,6 +182,8 @@ def _bind_conv(
     taps: torch.Tensor,
     conv: torch.Tensor,
     slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
     y: torch.Tensor,
     heads: int,
     unit: int,
@@ -177,22 +195,28 @@ def _bind_conv(
     if width < channels:
         raise ValueError(f"x has {width} columns: fewer than y's {channels}")
     shape = (channels, 1, TAPS) if taps.dim() == 3 else (channels, TAPS)
-    disjoint({"conv": conv, "y": y}, {"x": x, "taps": taps, "slots": slots})
+    read = {"x": x, "taps": taps, "slots": slots, "step_rows": step_rows}
+    disjoint({"conv": conv, "steps": steps, "y": y}, {**read})
+    step_count = matrix("steps", steps)[0]
     arguments = (
         bf16("x", x, (rows, width)),
         bf16("taps", taps, shape),
         f32("conv", conv, (slot_count, TAPS * channels)),
         i32("slots", slots, (rows,)),
+        f32("steps", steps, (step_count, TAPS * channels)),
+        i32("step_rows", step_rows, (rows,)),
         f32("y", y, (rows, channels)),
         rows,
         width,
         channels,
         slot_count,
+        step_count,
         unit,
         heads,
         float(eps),
     )
-    return bind(_conv1d_update, arguments, (x, taps, conv, slots, y), 64 * rows * channels)
+    kept = (*read.values(), conv, steps, y)
+    return bind(_conv1d_update, arguments, kept, 64 * rows * channels)
 
 
 def l2_norm(*, x: torch.Tensor, y: torch.Tensor, k_heads: int, k_dim: int, eps: float) -> Launch:

@@ -6,6 +6,9 @@ S *= e^decay; m = S^T k; S += k (beta (v - m))^T; y = S^T (q * scale).
 Numerics: a column of S is a chain of its own, so lanes are columns and no sum crosses them: m and y
 add over dk in order by fma from +0. Rows run in order, so that rows of one sequence pass through
 its state as decode steps would; chunks split heads, whose states do not meet.
+
+A row may leave its slot's state behind as it is right after the row: each head's bytes are copied
+to a row of `steps`, from where a rejected draft's state is put back.
 """
 
 from __future__ import annotations
@@ -20,7 +23,16 @@ from .delta_head import delta_head
 from .gated_norm import gate_width, gated_head
 from .jit import kernel
 from .launch import Launch, bind
-from .memory import load_f32, load_i32, load_i64, load_number, put_f32, stack_f32, store_nan
+from .memory import (
+    copy_bytes,
+    load_f32,
+    load_i32,
+    load_i64,
+    load_number,
+    put_f32,
+    stack_f32,
+    store_nan,
+)
 
 __all__ = ["gdn_recurrence", "recurrence_norm"]
 
@@ -36,19 +48,22 @@ def _recurrence(arguments, chunk, chunks):
     beta = load_i64(arguments, 2)
     h = load_i64(arguments, 3)
     slots = load_i64(arguments, 4)
-    y = load_i64(arguments, 5)
-    rows = load_i64(arguments, 6)
-    heads = load_i64(arguments, 7)
-    k_heads = load_i64(arguments, 8)
-    dk = load_i64(arguments, 9)
-    dv = load_i64(arguments, 10)
-    slot_count = load_i64(arguments, 11)
-    scale = load_number(arguments, 12)
-    weight = load_i64(arguments, 13)
-    gate = load_i64(arguments, 14)
-    width = load_i64(arguments, 15)
-    offset = load_i64(arguments, 16)
-    eps = load_number(arguments, 17)
+    steps = load_i64(arguments, 5)
+    step_rows = load_i64(arguments, 6)
+    y = load_i64(arguments, 7)
+    rows = load_i64(arguments, 8)
+    heads = load_i64(arguments, 9)
+    k_heads = load_i64(arguments, 10)
+    dk = load_i64(arguments, 11)
+    dv = load_i64(arguments, 12)
+    slot_count = load_i64(arguments, 13)
+    step_count = load_i64(arguments, 14)
+    scale = load_number(arguments, 15)
+    weight = load_i64(arguments, 16)
+    gate = load_i64(arguments, 17)
+    width = load_i64(arguments, 18)
+    offset = load_i64(arguments, 19)
+    eps = load_number(arguments, 20)
     core = stack_f32(MAX_VALUE_DIM)
     keys = k_heads * dk
     columns = 2 * keys + heads * dv
@@ -67,11 +82,15 @@ def _recurrence(arguments, chunk, chunks):
             q = qkv + 4 * (row * columns + key_at)
             v = qkv + 4 * (row * columns + 2 * keys + head * dv)
             at = row * heads + head
+            state = h + 4 * (slot * heads + head) * dk * dv
             delta_head(
-                h + 4 * (slot * heads + head) * dk * dv, q, q + 4 * keys, v,
+                state, q, q + 4 * keys, v,
                 core if weight != 0 else y + 4 * first, load_f32(decay, at), load_f32(beta, at),
                 scale, dk, dv,
             )  # fmt: skip
+            step = load_i32(step_rows, row)
+            if 0 <= step < step_count:
+                copy_bytes(steps + 4 * (step * heads + head) * dk * dv, state, 4 * dk * dv)
             if weight != 0:
                 z = gate + 2 * (row * width + offset + head * dv)
                 gated_head(core, weight, z, y + 2 * first, dv, eps)
@@ -84,6 +103,7 @@ class _Heads(NamedTuple):
     dk: int
     dv: int
     slot_count: int
+    step_count: int
 
 
 def gdn_recurrence(
@@ -93,6 +113,8 @@ def gdn_recurrence(
     beta: torch.Tensor,
     h: torch.Tensor,
     slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
     y: torch.Tensor,
     k_heads: int,
     k_dim: int,
@@ -102,9 +124,13 @@ def gdn_recurrence(
 
     qkv: f32 [rows, 2 k_heads * k_dim + heads * dv]; decay (a logarithm), beta: f32 [rows, heads];
     h: f32 [slots, heads * k_dim * dv]; slots: i32 [rows]; y: f32 [rows, heads * dv]. A row whose
-    slot is outside h gives NaN and changes no state.
+    slot is outside h gives NaN and changes no state. steps: f32 [any number of rows, as h];
+    step_rows: i32 [rows], the row of steps that receives the slot's states after this row; where it
+    is outside steps, or the slot outside h, nothing is written.
     """
-    return _bind(qkv, decay, beta, h, slots, y, k_heads, k_dim, scale, None, None, 0, 0.0)
+    return _bind(
+        qkv, decay, beta, h, slots, steps, step_rows, y, k_heads, k_dim, scale, None, None, 0, 0.0
+    )
 
 
 def recurrence_norm(
@@ -114,6 +140,8 @@ def recurrence_norm(
     beta: torch.Tensor,
     h: torch.Tensor,
     slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
     weight: torch.Tensor,
     gate: torch.Tensor,
     gate_offset: int,
@@ -123,10 +151,11 @@ def recurrence_norm(
     scale: float,
     eps: float,
 ) -> Launch:
-    """`gdn_recurrence`, then `gated_rms_norm` into y of bf16: only h and y are written."""
+    """`gdn_recurrence`, then `gated_rms_norm` into y of bf16: only h, steps and y are written."""
     return _bind(
-        qkv, decay, beta, h, slots, y, k_heads, k_dim, scale, weight, gate, gate_offset, eps
-    )
+        qkv, decay, beta, h, slots, steps, step_rows, y, k_heads, k_dim, scale, weight, gate,
+        gate_offset, eps,
+    )  # fmt: skip
 
 
 def _bind(
@@ -135,6 +164,8 @@ def _bind(
     beta: torch.Tensor,
     h: torch.Tensor,
     slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
     y: torch.Tensor,
     k_heads: int,
     k_dim: int,
@@ -144,10 +175,13 @@ def _bind(
     gate_offset: int,
     eps: float,
 ) -> Launch:
-    shape = _heads(qkv, decay, h, y, k_heads, k_dim)
-    rows, heads, _, dk, dv, slot_count = shape
-    read = {"qkv": qkv, "decay": decay, "beta": beta, "slots": slots, "weight": weight}
-    disjoint({"h": h, "y": y}, {**read, "gate": gate})
+    shape = _heads(qkv, decay, h, steps, y, k_heads, k_dim)
+    rows, heads, _, dk, dv, slot_count, step_count = shape
+    read = {
+        "qkv": qkv, "decay": decay, "beta": beta, "slots": slots, "step_rows": step_rows,
+        "weight": weight, "gate": gate,
+    }  # fmt: skip
+    disjoint({"h": h, "steps": steps, "y": y}, read)
     width = 0 if gate is None else gate_width(gate, gate_offset, heads * dv)
     arguments = (
         f32("qkv", qkv, tuple(qkv.shape)),
@@ -155,6 +189,8 @@ def _bind(
         f32("beta", beta, (rows, heads)),
         f32("h", h, (slot_count, heads * dk * dv)),
         i32("slots", slots, (rows,)),
+        f32("steps", steps, (step_count, heads * dk * dv)),
+        i32("step_rows", step_rows, (rows,)),
         (f32 if weight is None else bf16)("y", y, (rows, heads * dv)),
         *shape,
         float(scale),
@@ -164,13 +200,14 @@ def _bind(
         gate_offset,
         float(eps),
     )
-    return bind(_recurrence, arguments, (*read.values(), gate, h, y), 4 * rows * heads * dk * dv)
+    return bind(_recurrence, arguments, (*read.values(), h, steps, y), 4 * rows * heads * dk * dv)
 
 
 def _heads(
     qkv: torch.Tensor,
     decay: torch.Tensor,
     h: torch.Tensor,
+    steps: torch.Tensor,
     y: torch.Tensor,
     k_heads: int,
     k_dim: int,
@@ -184,4 +221,5 @@ def _heads(
         )
     if values // heads > MAX_VALUE_DIM:
         raise ValueError(f"value heads of {values // heads}: at most {MAX_VALUE_DIM}")
-    return _Heads(rows, heads, k_heads, k_dim, values // heads, matrix("h", h)[0])
+    slot_count, step_count = matrix("h", h)[0], matrix("steps", steps)[0]
+    return _Heads(rows, heads, k_heads, k_dim, values // heads, slot_count, step_count)

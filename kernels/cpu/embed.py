@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from .check import bf16, disjoint, i32, matrix
 from .jit import kernel
 from .launch import Launch, bind
-from .memory import copy_bytes, load_i32, load_i64, store_nan
+from .memory import copy_bytes, load_i32, load_i64, store1, store_nan
 
 __all__ = ["embed"]
+
+PADDING = -1
+ZERO = np.float32(0.0)
 
 
 @kernel
@@ -24,6 +28,9 @@ def _embed(arguments, chunk, chunks):
         token = load_i32(tokens, row)
         if 0 <= token < vocab:
             copy_bytes(y + 2 * row * dim, table + 2 * token * dim, 2 * dim)
+        elif token == PADDING:
+            for i in range(dim):
+                store1(y, row * dim + i, ZERO)
         else:
             for i in range(dim):
                 store_nan(y, row * dim + i)
@@ -32,7 +39,7 @@ def _embed(arguments, chunk, chunks):
 def embed(*, token_ids: torch.Tensor, table: torch.Tensor, y: torch.Tensor) -> Launch:
     """y[r] = table[token_ids[r]]: ids i32 [rows], table bf16 [vocab, dim], y bf16 [rows, dim].
 
-    An id outside the table gives a row of NaN, never a read outside.
+    Id -1, a padding row, gives zeros; any other id outside the table NaN, never a read outside.
     """
     rows, dim = matrix("y", y)
     vocab, _ = matrix("table", table)

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from .check import bf16, i32, matrix
-from .jit import device
+from .jit import device, kernel
 from .kv import pool_row
-from .memory import load_u8, load_u64
+from .launch import bind
+from .memory import load_i64, load_u8, load_u64, store_i64
 
-__all__ = ["hash128", "hash128_rows"]
+__all__ = ["hash128", "hash128_rows", "hash128_spans"]
 
 G1 = np.uint64(0x9E3779B97F4A7C15)
 G2 = np.uint64(0xD1342543DE82EF95)
@@ -87,6 +88,42 @@ def _hash_rows(pool, table, columns, block_size, pool_rows, count, row_bytes, ke
     return True, finish(sums, 8 * count * words)
 
 
+@kernel
+def _hash_spans(arguments, chunk, chunks):
+    """A chunk has the spans whose middle lies in its share of all bytes."""
+    addresses = load_i64(arguments, 0)
+    sizes = load_i64(arguments, 1)
+    hashes = load_i64(arguments, 2)
+    count = load_i64(arguments, 3)
+    total = load_i64(arguments, 4)
+    key_low = load_u64(arguments, 5)
+    key_high = load_u64(arguments, 6)
+    before = 0
+    for span in range(count):
+        size = load_i64(sizes, span)
+        share = min((before + size // 2) * chunks // max(total, 1), chunks - 1)
+        before += size
+        if share == chunk:
+            low, high = _hash_bytes(load_i64(addresses, span), size, key_low, key_high)
+            store_i64(hashes, 2 * span, np.int64(low))
+            store_i64(hashes, 2 * span + 1, np.int64(high))
+
+
+@device
+def _places(addresses, sizes, hashes):
+    """Where the three arrays lie, and the sum of all sizes: -1 where one is negative.
+
+    In one call, since NumPy takes a microsecond for each address.
+    """
+    total = 0
+    for span in range(len(sizes)):
+        if sizes[span] < 0:
+            total = -1
+            break
+        total += sizes[span]
+    return addresses.ctypes.data, sizes.ctypes.data, hashes.ctypes.data, total
+
+
 def hash128(data: torch.Tensor | np.ndarray, key: int = 0) -> int:
     """The hash of the bytes of a contiguous tensor or array, as an integer below 2^128.
 
@@ -127,6 +164,37 @@ def hash128_rows(
             f"blocks or the pool of {pool_rows} rows"
         )
     return _joined(sums)
+
+
+def hash128_spans(*, addresses: np.ndarray, sizes: np.ndarray, key: int = 0) -> np.ndarray:
+    """`hash128` of each span of bytes, uint64 [spans, 2]: the low half, then the high one.
+
+    addresses: int64 or uint64 [spans]; sizes: int64 [spans], in bytes. Nothing is known of the
+    memory behind an address: it must be the caller's for as many bytes.
+
+    Raises:
+        ValueError: the arrays have another form, or a size is negative.
+    """
+    count = len(sizes)
+    for name, array, kinds in (("addresses", addresses, "iu"), ("sizes", sizes, "i")):
+        is_flat = array.shape == (count,) and array.flags.c_contiguous
+        if not is_flat or array.itemsize != 8 or array.dtype.kind not in kinds:
+            raise ValueError(
+                f"{name} is {array.dtype} {array.shape}: it must be a contiguous array of {count} "
+                f"64-bit integers"
+            )
+    hashes = np.empty((count, 2), dtype=np.uint64)
+    *where, total = _places(addresses, sizes, hashes)
+    if total < 0:
+        raise ValueError(f"sizes has {sizes.min()}: a span has 0 bytes or more")
+    halves = (_signed(key & WORD), _signed(key >> 64 & WORD))
+    bind(_hash_spans, (*where, count, total, *halves), (), data_bytes=total)()
+    return hashes
+
+
+def _signed(word: int) -> int:
+    """A word's bits as a signed integer."""
+    return word - (1 << 64) if word >> 63 else word
 
 
 def _bytes_of(data: torch.Tensor | np.ndarray) -> tuple[int, int]:

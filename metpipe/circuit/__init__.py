@@ -36,6 +36,7 @@ from metpipe.circuit.load import (
     read_rules,
     resolve_from_config,
 )
+from metpipe.circuit.padding import LADDER, padded_rows
 from metpipe.circuit.plan import Group, Plan, edge_rows
 from metpipe.circuit.precision import BF16, Precision, PrecisionRow
 from metpipe.circuit.resolve import Library, Resolved, resolve_checkpoint
@@ -49,6 +50,7 @@ from metpipe.circuit.weights import is_outside, node_weight_shapes, weight_matri
 
 __all__ = [
     "BF16",
+    "LADDER",
     "BadArgument",
     "BadCircuit",
     "BlockInstance",
@@ -104,6 +106,7 @@ __all__ = [
     "layout",
     "live_ranges",
     "node_weight_shapes",
+    "padded_rows",
     "parse_circuit",
     "parse_config_map",
     "parse_expr",

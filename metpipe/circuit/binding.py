@@ -64,8 +64,19 @@ def _problem(plan: Plan, nodes: Sequence[Node], text: str) -> str | None:
             return None if name in tensors else _unknown("tensor", tensors, node.id)
         case "rope":
             return None if node.op == "rope" else f"{node.id} ({node.op}) has no rotary table"
-    states = [plan.circuit.states[state].local for state in node.state]
-    return None if name in states else _unknown("state", states, node.id)
+    return _state_problem(plan, node, what, name)
+
+
+def _state_problem(plan: Plan, node: Node, what: str, name: str) -> str | None:
+    states = {plan.circuit.states[state].local: plan.circuit.states[state] for state in node.state}
+    if name not in states:
+        return _unknown("state", states, node.id)
+    if what == "steps" and states[name].kind != "recurrent":
+        return (
+            f"the state {name} of {node.id} is {states[name].kind}: only recurrent states are kept "
+            "row by row"
+        )
+    return None
 
 
 def _edge_problem(plan: Plan, node: Node, what: str, index: int) -> str | None:

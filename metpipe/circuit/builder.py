@@ -16,6 +16,7 @@ from metpipe.circuit.template import (
     node_binding,
     node_binding_rows,
     node_has_bias,
+    node_matrix,
     node_params,
     node_stacked,
     node_tensors,
@@ -93,6 +94,7 @@ class CircuitBuilder:
         self._precision = precision
         self._root = _module_root(description, shape)
         self._nodes: list[Node] = []
+        self._tables: dict[tuple[str, ...], str] = {}
         self._edges: dict[str, _OpenEdge] = {}
         self._states: dict[str, StateDecl] = {}
         self._blocks: list[BlockInstance] = []
@@ -183,8 +185,9 @@ class CircuitBuilder:
 
     def _add_node(self, text: NodeText, block: _OpenBlock) -> None:
         if text.when is not None:
-            self._check_identity(text, block)
-            if not holds(text.when, self._shape.dims, text.where):
+            is_there = holds(text.when, self._shape.dims, text.where)
+            self._check_identity(text, block, is_there)
+            if not is_there:
                 passed = block.edge_id(text.inputs[0], text.where)
                 block.name_edge(text.outputs[0].edge, passed, text.where)
                 return
@@ -195,8 +198,11 @@ class CircuitBuilder:
         outputs = tuple(self._add_edge(out, index, text, block) for out in text.outputs)
         self._nodes.append(self._node(text, block, inputs, outputs))
 
-    def _check_identity(self, text: NodeText, block: _OpenBlock) -> None:
-        """A node with a switch, left out, is the identity: its output is its input edge."""
+    def _check_identity(self, text: NodeText, block: _OpenBlock, is_there: bool) -> None:
+        """A node with a switch, left out, is the identity: its output is its input edge.
+
+        Where it is there it may change the width.
+        """
         if len(text.inputs) != 1 or len(text.outputs) != 1:
             raise BadCircuit(
                 f"{text.where}: a node with `when` must read one edge and write one, since it is "
@@ -204,7 +210,8 @@ class CircuitBuilder:
             )
         edge, out = self._edges[block.edge_id(text.inputs[0], text.where)], text.outputs[0]
         dim = out.dim.value(self._shape.dims, text.where)
-        if (edge.format, edge.dim, edge.rows) != (out.format, dim, out.rows.text):
+        width = dim if is_there else edge.dim
+        if (edge.format, width, edge.rows) != (out.format, dim, out.rows.text):
             raise BadCircuit(
                 f"{text.where}: left out, it would turn {edge.id} ({edge.rows} x {edge.dim} "
                 f"{edge.format}) into {out.rows.text} x {dim} {out.format}"
@@ -232,7 +239,8 @@ class CircuitBuilder:
         node_id = f"{place.prefix}.{text.id}"
         modules = self._modules(place, text.where)
         binding = node_binding(text, shape, modules)
-        out = sum(self._edges[edge].dim for edge in outputs)
+        matrix = node_matrix(text, shape)
+        out = matrix[0] if matrix else sum(self._edges[edge].dim for edge in outputs)
         return Node(
             index=len(self._nodes),
             id=node_id,
@@ -241,7 +249,7 @@ class CircuitBuilder:
             role=text.role,
             inputs=inputs,
             outputs=outputs,
-            weight_format=node_weight_format(text, binding, self._precision, node_id),
+            weight_format=self._weight_format(text, binding, node_id),
             binding=binding,
             has_bias=node_has_bias(text, shape),
             params=node_params(text, shape),
@@ -253,7 +261,18 @@ class CircuitBuilder:
             binding_rows=node_binding_rows(text, shape, binding, out),
             tensors=node_tensors(text, shape, modules),
             stacked=node_stacked(text, modules),
+            is_stacked_transposed=text.is_stacked_transposed,
+            matrix=matrix,
         )
+
+    def _weight_format(self, text: NodeText, binding: tuple[str, ...], node_id: str) -> str | None:
+        """A head tied to the embedding table has the table's format: no table is quantised."""
+        found = self._tables.get(binding) or node_weight_format(
+            text, binding, self._precision, node_id
+        )
+        if text.op == "embed" and found is not None:
+            self._tables[binding] = found
+        return found
 
     def _modules(self, place: Place, where: str) -> Modules:
         if place.module is None:

@@ -146,7 +146,19 @@ def _node(table: Table) -> NodeText:
             unquantized=table.boolean("unquantized", False),
             tensors=tuple(_tensor(tensor) for tensor in table.tables("tensor")),
             stacked=table.optional_text("stacked"),
+            is_stacked_transposed=table.boolean("stacked_transposed", False),
+            matrix=_matrix(table),
         )
+
+
+def _matrix(table: Table) -> tuple[Expr, Expr] | None:
+    text = table.optional_text("matrix")
+    if text is None:
+        return None
+    parts = _exprs(tuple(text.split(" x ")), table.where)
+    if len(parts) != 2:
+        raise table.fail(f"matrix = {text!r} must be written `out x k`")
+    return parts[0], parts[1]
 
 
 def _out(table: Table) -> OutText:

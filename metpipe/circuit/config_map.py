@@ -17,6 +17,7 @@ __all__ = [
     "KeyRule",
     "LayerRule",
     "LayerSource",
+    "OfKind",
     "ParamGroup",
     "SizeCheck",
     "Variant",
@@ -46,6 +47,17 @@ class DimRule:
     """a dim and a param: the part of the dim that the param says, rounded down"""
     may_be_zero: bool = False
     """0 is a size: none of these"""
+    of_kind: OfKind | None = None
+    """read there where that key is stated"""
+
+
+@dataclass(frozen=True, slots=True)
+class OfKind:
+    """An object of layer numbers: every layer of `kind`, and no other, states `member` alike."""
+
+    key: str
+    kind: str
+    member: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,8 @@ class LayerSource:
 class IntervalRule:
     """The last of every `key` layers is of one kind, the others of another."""
 
-    key: str
+    key: str | None
+    """None: no key says it, every `default` layers"""
     default: int
     last: str
     others: str
@@ -127,6 +140,10 @@ class LayerRule:
     """the kind of every layer where no source is there; None: the interval says, or one must be"""
     sources: tuple[LayerSource, ...]
     interval: IntervalRule | None = None
+    last: str | None = None
+    """the kind that the last layer must have"""
+    count_from_list: bool = False
+    """where the count is not stated, a source's length is it"""
 
 
 @dataclass(frozen=True, slots=True)

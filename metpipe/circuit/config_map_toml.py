@@ -13,6 +13,7 @@ from metpipe.circuit.config_map import (
     KeyRule,
     LayerRule,
     LayerSource,
+    OfKind,
     ParamGroup,
     SizeCheck,
     Variant,
@@ -91,13 +92,15 @@ def _layers(root: Table) -> LayerRule:
             uniform=table.optional_text("uniform"),
             sources=tuple(_layer_source(source) for source in table.tables("source")),
             interval=_interval(table) if table.has("interval") else None,
+            last=table.optional_text("last"),
+            count_from_list=table.boolean("count_from_list", False),
         )
 
 
 def _interval(layers: Table) -> IntervalRule:
     with layers.table("interval") as table:
         return IntervalRule(
-            key=table.text("key"),
+            key=table.optional_text("key"),
             default=table.integer("default"),
             last=table.text("last"),
             others=table.text("others"),
@@ -146,7 +149,13 @@ def _dim(name: str, dims: Table) -> DimRule:
             or_div=(or_div[0], or_div[1]) if or_div else None,
             share=_share(table),
             may_be_zero=table.boolean("zero", False),
+            of_kind=_of_kind(table) if table.has("of_kind") else None,
         )
+
+
+def _of_kind(dim: Table) -> OfKind:
+    with dim.table("of_kind") as table:
+        return OfKind(table.text("key"), table.text("kind"), table.text("member"))
 
 
 def _share(table: Table) -> tuple[str, str] | None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from metpipe.circuit.config_kinds import kind_sizes
 from metpipe.circuit.config_map import (
     ABSENT,
     ConfigMap,
-    DimRule,
-    IntervalRule,
     KeyRule,
-    LayerSource,
     ParamGroup,
     SizeCheck,
 )
+from metpipe.circuit.config_sizes import is_positive, layer_kinds, read_dims
 from metpipe.circuit.errors import RefusedConfig
 from metpipe.circuit.template import Shape
 
@@ -34,10 +32,12 @@ def resolve_shape(config: Mapping[str, object], found: ConfigMap, source: str) -
     reader = _Reader(config, found, source)
     reader.classify(config, found.keys, "", reader.structural_keys())
     params = reader.params_as_text()
-    dims = reader.dims()
+    kinds = layer_kinds(config, found.layers, reader.fail)
+    merged = {**config, **kind_sizes(config, found.dims.values(), kinds, reader.fail)}
+    dims = read_dims(merged, found.dims, reader.stated, reader.fail)
     for check in found.checks:
         reader.check(check, dims)
-    return Shape(reader.layer_kinds(), dims, params)
+    return Shape(kinds, dims, params)
 
 
 def _nested(
@@ -75,9 +75,10 @@ class _Reader:
     def structural_keys(self) -> frozenset[str]:
         """Keys that are read for dims and layers, and the model type."""
         dims = {rule.key for rule in self.map.dims.values() if rule.key}
+        dims |= {rule.of_kind.key for rule in self.map.dims.values() if rule.of_kind}
         layers = self.map.layers
         listed = {key for one in layers.sources for key in (one.key, one.trailing) if key}
-        interval = {layers.interval.key} if layers.interval else set()
+        interval = {layers.interval.key} if layers.interval and layers.interval.key else set()
         return frozenset(dims | listed | interval | {"model_type", layers.count})
 
     def classify(
@@ -141,10 +142,17 @@ class _Reader:
         self.origins.setdefault(rule.param, f"{prefix}{key}")
 
     def _check_kind(self, key: str, holds: str, value: object) -> None:
-        if holds == "positive" and not _is_positive(value):
+        if holds == "positive" and not is_positive(value):
             raise self.fail(f"{key} must be a number above 0, it is {json.dumps(value)}")
         if holds == "bool" and not isinstance(value, bool):
             raise self.fail(f"{key} must be true or false, it is {json.dumps(value)}")
+
+    def stated(self, param: str) -> tuple[object, bool]:
+        """A param's value, or that of a group's member; and whether the config itself states it."""
+        group, _, member = param.partition(".")
+        if not member:
+            return self.params[group], True
+        return self._group(self.map.groups[group])[member], param in self.params
 
     def params_as_text(self) -> dict[str, str]:
         """Params as JSON text, the members of each group gathered into one object."""
@@ -188,110 +196,6 @@ class _Reader:
                     f"{', '.join(sorted(known))}"
                 )
 
-    def layer_kinds(self) -> tuple[str, ...]:
-        """The kind of each layer."""
-        rule = self.map.layers
-        count = self._size(rule.count, self.config.get(rule.count))
-        found = [one for one in rule.sources if self.config.get(one.key) is not None]
-        if len(found) > 1:
-            raise self.fail(f"{found[0].key} and {found[1].key} both name layer kinds; remove one")
-        if rule.interval is not None:
-            return self._interval_kinds(rule.interval, found, count)
-        if found:
-            return self._listed_kinds(found[0], count)
-        if rule.uniform is None:
-            keys = " or ".join(one.key for one in rule.sources)
-            raise self.fail(f"the key {keys} is missing; it names the kind of each layer")
-        return (rule.uniform,) * count
-
-    def _interval_kinds(
-        self, rule: IntervalRule, found: list[LayerSource], count: int
-    ) -> tuple[str, ...]:
-        """As listed, or by the interval; both may be stated where they agree."""
-        stated = self.config.get(rule.key)
-        period = rule.default if stated is None else self._size(rule.key, stated)
-        kinds = rule.kinds(period, count)
-        if not found:
-            return kinds
-        listed = self._listed_kinds(found[0], count)
-        if stated is not None and listed != kinds:
-            raise self.fail(f"{found[0].key} contradicts {rule.key} = {stated}; remove one")
-        return listed
-
-    def _listed_kinds(self, source: LayerSource, count: int) -> tuple[str, ...]:
-        entries = self.config[source.key]
-        if source.trailing is not None and isinstance(entries, list | str):
-            trailing = self.config.get(source.trailing)
-            entries = entries[: len(entries) - (trailing if isinstance(trailing, int) else 0)]
-        if not isinstance(entries, list | str) or len(entries) != count:
-            raise self.fail(f"{source.key} must list one kind for each of the {count} layers")
-        for layer, entry in enumerate(entries):
-            if str(entry) not in source.values:
-                raise self.fail(
-                    f"{source.key}: layer {layer} is {entry!r}, and only "
-                    f"{', '.join(sorted(source.values))} is supported: {source.why}"
-                )
-        return tuple(source.values[str(entry)] for entry in entries)
-
-    def dims(self) -> dict[str, int]:
-        """Every dim of the map, in its order; later ones may be derived from earlier ones."""
-        dims: dict[str, int] = {}
-        for rule in self.map.dims.values():
-            dims[rule.name] = self._dim(rule, dims)
-        return dims
-
-    def _dim(self, rule: DimRule, dims: Mapping[str, int]) -> int:
-        if rule.const is not None:
-            return rule.const
-        if rule.share is not None:
-            return self._part(rule, *rule.share, dims)
-        assert rule.key is not None, f"the dim {rule.name} has neither key nor const"
-        value = self.config.get(rule.key)
-        if rule.is_presence:
-            return int(value is not None)
-        if value is not None:
-            return self._stated(rule, rule.key, value)
-        if rule.default is not None and rule.key not in self.config:
-            return rule.default
-        return self._fallen_back(rule, dims)
-
-    def _part(self, rule: DimRule, dim: str, param: str, dims: Mapping[str, int]) -> int:
-        group, _, member = param.partition(".")
-        value = self._group(self.map.groups[group])[member] if member else self.params[group]
-        if not _is_positive(value) or not isinstance(value, int | float) or value > 1:
-            raise self.fail(f"{param} must be above 0 and at most 1, it is {json.dumps(value)}")
-        return int(dims[dim] * value)
-
-    def _stated(self, rule: DimRule, key: str, value: object) -> int:
-        if rule.may_be_zero and value == 0 and value is not False:
-            return 0
-        size = self._switch(key, value) if rule.is_switch else self._size(key, value)
-        if rule.allowed and size not in rule.allowed:
-            served = ", ".join(map(str, rule.allowed))
-            raise self.fail(f"{key} = {size}, and only {served} is supported")
-        return size
-
-    def _fallen_back(self, rule: DimRule, dims: Mapping[str, int]) -> int:
-        if rule.or_dim is not None:
-            return dims[rule.or_dim]
-        if rule.or_div is not None:
-            return dims[rule.or_div[0]] // dims[rule.or_div[1]]
-        if rule.default is not None:
-            return rule.default
-        raise self.fail(f"the key {rule.key!r} is missing; the circuit needs it as {rule.name}")
-
-    def _switch(self, key: str, value: object) -> int:
-        if not isinstance(value, bool):
-            raise self.fail(f"{key} must be true or false, it is {json.dumps(value)}")
-        return int(value)
-
-    def _size(self, key: str, value: object) -> int:
-        if value is None:
-            raise self.fail(f"the key {key!r} is missing")
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.fail(f"{key} must be a positive integer, it is {json.dumps(value)}")
-        return value
-
     def check(self, check: SizeCheck, dims: Mapping[str, int]) -> None:
         """Refuse sizes that do not divide."""
         multiple = check.multiple_of
@@ -301,11 +205,6 @@ class _Reader:
             raise self.fail(
                 f"{check.dim} = {dims[check.dim]} is no multiple of {named}: {check.why}"
             )
-
-
-def _is_positive(value: object) -> bool:
-    """A finite number above 0; true is none."""
-    return isinstance(value, int | float) and value is not True and 0 < value < math.inf
 
 
 def _same(one: object, other: object) -> bool:

@@ -64,6 +64,10 @@ class NodeText:
     tensors: tuple[TensorText, ...]
     stacked: str | None
     """of an expert op: the tensor that may hold all of its modules"""
+    is_stacked_transposed: bool
+    """that tensor is [experts, k, out], not [experts, out, k]"""
+    matrix: tuple[Expr, Expr] | None
+    """(out, k) where it is not what the node writes by what it reads first"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,11 @@ class EmptySection(ConfigError):
 
 
 class Uncovered(ConfigError):
-    """No rule takes a node."""
+    """No rule takes a node; `ops` are those of all nodes that none takes."""
+
+    def __init__(self, message: str, ops: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.ops = ops
 
 
 class BadArgument(ConfigError):

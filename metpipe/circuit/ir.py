@@ -67,6 +67,10 @@ class Node:
     tensors: tuple[BoundTensor, ...] = ()
     stacked: str | None = None
     """of an expert op: the tensor [experts, out, k] in which some checkpoints store all modules"""
+    is_stacked_transposed: bool = False
+    """that tensor is [experts, k, out]"""
+    matrix: tuple[int, int] | None = None
+    """(out, k) of its matrix; None: what it writes by what it reads first"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,11 @@ class _Matcher:
             return f"it does not say that it reads weights in {node.weight_format}"
         if node.has_bias and not _is_given(rule, f"{position}.bias"):
             return "it takes no bias, and the node has one"
+        for tensor in node.tensors:
+            if not _is_given(rule, f"{position}.tensor.{tensor.local}"):
+                return f"it does not take the node's tensor {tensor.local}"
+        if "unlowered" in node.params and not _is_given(rule, f"{position}.param.unlowered"):
+            return f"the node is data only: {node.params['unlowered']}"
         form = node.params.get("weight_form", "plain")
         if form != "plain" and not _is_given(rule, f"{position}.param.weight_form"):
             return f"it takes weights as stored, and the node's weight_form is {form}"
@@ -208,7 +213,8 @@ class _Matcher:
         left = f". Other ops with untaken nodes: {', '.join(others)}" if others else ""
         return Uncovered(
             f"no rule of {rules.source} takes the node {node.id} ({node.op}{role}) in mode "
-            f"{situation.mode} at {situation.rows} rows. Rules that name the op: {listed}{left}"
+            f"{situation.mode} at {situation.rows} rows. Rules that name the op: {listed}{left}",
+            ops=tuple(dict.fromkeys(_op_text(self.circuit.nodes[i]) for i in sorted(self.free))),
         )
 
     def _reason(self, rule: Rule, node: Node) -> str:
@@ -224,6 +230,13 @@ class _Matcher:
             if element.op == node.op
         ]
         return misfits[0] or "its chain is not here"
+
+
+def _op_text(node: Node) -> str:
+    """An op as a reader knows it: `linear:q`, `linear in fp8/channel`."""
+    if _is_quantised(node.weight_format):
+        return f"{node.op} in {node.weight_format}"
+    return f"{node.op}:{node.role}" if node.role else node.op
 
 
 def _is_quantised(spelling: str | None) -> bool:

@@ -11,6 +11,9 @@ from metpipe.circuit.errors import BadCircuit
 __all__ = ["BF16", "Precision", "PrecisionRow"]
 
 
+GLOB = re.compile(r"[*?\[]")
+
+
 @dataclass(frozen=True, slots=True)
 class PrecisionRow:
     """Modules that match have this weight format and take activations in that one.
@@ -26,7 +29,9 @@ class PrecisionRow:
         """Whether a module matches."""
         if self.match.startswith("re:"):
             return re.match(self.match.removeprefix("re:"), module) is not None
-        return fnmatchcase(module, self.match)
+        if self.match == module:
+            return True
+        return GLOB.search(self.match) is not None and fnmatchcase(module, self.match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,10 @@ class Precision:
     rows: tuple[PrecisionRow, ...]
 
     def of(self, module: str) -> PrecisionRow:
-        """The row that decides for a module."""
+        """The row that decides for a module; the first expert stands for all (`experts.*.up`)."""
+        named = module.replace(".*.", ".0.")
         for row in self.rows:
-            if row.covers(module):
+            if row.covers(named):
                 return row
         raise BadCircuit(
             f"{self.source}: no row covers the module {module!r}; end with match = '*'"

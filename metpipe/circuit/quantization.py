@@ -1,7 +1,7 @@
 """What a checkpoint's quantization_config declares, read or refused by name.
 
-Read: `compressed-tensors`, `fp8` (blocks) and `modelopt` (NVFP4, FP8). The format of a weight is
-its storage; what an engine serves may differ.
+Read: `compressed-tensors`, `fp8` (blocks), `modelopt` (NVFP4, FP8, mixed) and `mxfp4`. A weight's
+format is its storage; what an engine serves may differ.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from metpipe.circuit.precision import Precision, PrecisionRow
 
 __all__ = ["Declared", "declared_precision"]
 
-METHODS = ("compressed-tensors", "fp8", "modelopt")
-MODELOPT = {"NVFP4": ("nvfp4/g{group}", "nvfp4/g{group}"), "FP8": ("fp8/tensor", "fp8/tensor")}
+METHODS = ("compressed-tensors", "fp8", "modelopt", "mxfp4")
+MODELOPT = {
+    "NVFP4": ("nvfp4/g{group}", "nvfp4/g{group}"),
+    "W4A16_NVFP4": ("nvfp4/g{group}", "bf16"),
+    "FP8": ("fp8/tensor", "fp8/tensor"),
+}
 """quant_algo -> weight and activation format"""
 NVFP4_GROUP = 16
 """The group that the NVFP4 algorithm has where a modelopt export does not say so."""
@@ -48,6 +52,9 @@ def declared_precision(quantization: object, source: str) -> Declared:
             rows = _block_fp8(quantization, where)
         case "modelopt":
             rows = _modelopt(quantization, where)
+        case "mxfp4":
+            left_alone = _ignored(quantization.get("modules_to_not_convert"), where)
+            rows = [*left_alone, PrecisionRow("*", "mxfp4/g32")]
         case _:
             raise RefusedConfig(
                 f"{where} has quant_method {method!r}; {', '.join(METHODS)} are understood"
@@ -57,23 +64,35 @@ def declared_precision(quantization: object, source: str) -> Declared:
 
 
 def _compressed_tensors(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
-    return [*_ignored(table.get("ignore"), where), *_groups(table, where)]
+    return [*_left_alone(table.get("ignore"), where), *_groups(table, where)]
 
 
 def _groups(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     groups = table.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise RefusedConfig(f"{where} has no config_groups")
-    rows = []
-    for name, value in groups.items():
-        inner = f"{where}, {name}"
-        group = _object(value, inner, "the group")
-        weight = _weight_format(_object(group.get("weights"), inner, "weights"), inner)
-        activation = _activation_format(group.get("input_activations"), inner)
-        for target in _texts(group.get("targets"), inner, "targets"):
-            match = "*" if target == "Linear" else target
-            rows.append(PrecisionRow(match, weight, activation))
-    return rows
+    rows = [row for name, value in groups.items() for row in _group(value, f"{where}, {name}")]
+    return [*rows, *_within_containers(rows)]
+
+
+def _within_containers(rows: Sequence[PrecisionRow]) -> list[PrecisionRow]:
+    """A container of experts, named, covers those that nobody names."""
+    return [
+        PrecisionRow(f"{row.match}.*", row.weight, row.activation)
+        for row in rows
+        if row.match.endswith(".experts")
+    ]
+
+
+def _group(value: object, where: str) -> list[PrecisionRow]:
+    """A row per target."""
+    group = _object(value, where, "the group")
+    weight = _weight_format(_object(group.get("weights"), where, "weights"), where)
+    activation = _activation_format(group.get("input_activations"), where)
+    return [
+        PrecisionRow("*" if target == "Linear" else target, weight, activation)
+        for target in _texts(group.get("targets"), where, "targets")
+    ]
 
 
 def _block_fp8(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
@@ -81,7 +100,8 @@ def _block_fp8(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     if not isinstance(block, list) or [type(size) for size in block] != [int, int]:
         raise RefusedConfig(f"{where}: weight_block_size = {block!r} must be [rows, columns]")
     rows = _ignored(table.get("modules_to_not_convert"), where)
-    return [*rows, PrecisionRow("*", f"fp8/block{block[0]}x{block[1]}")]
+    over = _quantised_layers(table, where)  # an export of some layers over this base
+    return [*over, *rows, PrecisionRow("*", f"fp8/block{block[0]}x{block[1]}")]
 
 
 def _modelopt(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
@@ -89,8 +109,25 @@ def _modelopt(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
         *_ignored(table.get("exclude_modules"), where),
         *_ignored(table.get("ignore"), where),
     ]
+    if table.get("quantized_layers"):
+        return [*ignored, *_quantised_layers(table, where)]
     if table.get("config_groups"):
-        return [*ignored, *_groups(table, where)]
+        return [*ignored, *_groups(_with_strategies(table, where), where)]
+    return [*ignored, _algorithm("*", table, where)]
+
+
+def _quantised_layers(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
+    """A row per module of a mixed export."""
+    stated = table.get("quantized_layers")
+    layers = {} if stated is None else _object(stated, where, "quantized_layers")
+    rows = [
+        _algorithm(name, _object(value, where, name), f"{where}, {name}")
+        for name, value in layers.items()
+    ]
+    return [*rows, *_within_containers(rows)]
+
+
+def _algorithm(match: str, table: Mapping[str, object], where: str) -> PrecisionRow:
     algorithm = table.get("quant_algo")
     if algorithm not in MODELOPT:
         raise RefusedConfig(
@@ -99,18 +136,37 @@ def _modelopt(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     stated = table.get("group_size") is not None
     group = _group_size(table, where) if stated else NVFP4_GROUP
     weight, activation = (text.format(group=group) for text in MODELOPT[str(algorithm)])
-    return [*ignored, PrecisionRow("*", weight, activation)]
+    return PrecisionRow(match, weight, activation)
+
+
+def _with_strategies(table: Mapping[str, object], where: str) -> dict[str, object]:
+    """Its schemes state none: 8 bits have a scale per tensor, 4 bits one per group."""
+    groups = {}
+    for name, value in _object(table["config_groups"], where, "config_groups").items():
+        group = dict(_object(value, f"{where}, {name}", "the group"))
+        for part in ("weights", "input_activations"):
+            scheme = group.get(part)
+            if isinstance(scheme, Mapping) and "strategy" not in scheme:
+                strategy = "group" if scheme.get("num_bits") == 4 else "tensor"
+                group[part] = {**scheme, "strategy": strategy}
+        groups[name] = group
+    return {**table, "config_groups": groups}
+
+
+def _left_alone(modules: object, where: str) -> list[PrecisionRow]:
+    """Exactly the modules named: compressed-tensors lists `linear_attn` beside what is in it."""
+    if modules is None:
+        return []
+    return [PrecisionRow(name, "bf16") for name in _texts(modules, where, "the modules left alone")]
 
 
 def _ignored(modules: object, where: str) -> list[PrecisionRow]:
     """A module that is left alone leaves its inner modules alone as well."""
-    if modules is None:
-        return []
     rows = []
-    for name in _texts(modules, where, "the modules left alone"):
-        rows.append(PrecisionRow(name, "bf16"))
-        if not name.startswith("re:"):
-            rows.append(PrecisionRow(f"{name}.*", "bf16"))
+    for row in _left_alone(modules, where):
+        rows.append(row)
+        if not row.match.startswith("re:"):
+            rows.append(PrecisionRow(f"{row.match}.*", "bf16"))
     return rows
 
 

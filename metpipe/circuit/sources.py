@@ -14,13 +14,15 @@ Source = str | tuple["Source", ...]
 """One source, or a list of them."""
 
 GRAMMAR = (
-    "N.in.J, N.out.J, N.weight, N.bias, N.param.NAME, N.state.NAME, N.tensor.NAME, N.rope.cos, "
-    "N.rope.sin, dim.NAME, step.NAME, workspace.NAME"
+    "N.in.J, N.out.J, N.weight, N.bias, N.param.NAME, N.state.NAME, N.steps.NAME, N.tensor.NAME, "
+    "N.rope.cos, N.rope.sin, dim.NAME, step.NAME, workspace.NAME"
 )
-STEP_INPUTS = frozenset({"token_ids", "positions", "slots", "block_table", "block_size"})
+STEP_INPUTS = frozenset(
+    {"token_ids", "positions", "slots", "block_table", "block_size", "snapshots"}
+)
 OF_NODE = re.compile(
     r"(\d+)\.(?:(?:in|out)\.\d+|weight|bias|rope\.(?:cos|sin)"
-    r"|param\.\w+|tensor\.\w+|state\.\w+(?:\.\w+)?)"
+    r"|param\.\w+|tensor\.\w+|(?:state|steps)\.\w+(?:\.\w+)?)"
 )
 OF_PLAN = re.compile(r"(?:dim|workspace)\.\w+")
 

@@ -20,6 +20,7 @@ __all__ = [
     "node_binding",
     "node_binding_rows",
     "node_has_bias",
+    "node_matrix",
     "node_params",
     "node_stacked",
     "node_tensors",
@@ -99,6 +100,14 @@ def node_weight_format(
     if text.unquantized or op is None or op.weight != "matrix":
         return "bf16"
     return precision.weight_format(binding, node_id)
+
+
+def node_matrix(text: NodeText, shape: Shape) -> tuple[int, int] | None:
+    """(out, k) of a node that states it."""
+    if text.matrix is None:
+        return None
+    out, k = (axis.value(shape.dims, text.where) for axis in text.matrix)
+    return out, k
 
 
 def node_binding_rows(

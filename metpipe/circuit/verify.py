@@ -151,9 +151,12 @@ def _bindings(circuit: Circuit) -> Problems:
         if node.has_bias and not node.binding:
             yield f"{node.id} has a bias and binds no module"
         out = sum(circuit.edges[edge].dim for edge in node.outputs)
+        out = node.matrix[0] if node.matrix is not None else out
         if node.binding and sum(node.binding_rows) != out:
             rows = sum(node.binding_rows)
-            yield f"the modules of {node.id} give {rows} rows, and it writes {out}"
+            yield f"the modules of {node.id} give {rows} rows, and it needs {out}"
+        if node.matrix is not None and OPS[node.op].weight != "matrix":
+            yield f"{node.id} ({node.op}) states the size of a matrix, and it has none"
 
 
 def _weight_forms(circuit: Circuit) -> Problems:

@@ -112,7 +112,7 @@ LAYER_KINDS = frozenset({
 })
 # fmt: on
 
-BUFFERS = frozenset({"logits", "tokens", "draft_embed"})
+BUFFERS = frozenset({"logits", "tokens", "draft_embed", "hidden"})
 
 STATE_ACCESS: dict[str, frozenset[str]] = {
     "recurrent": frozenset({"read", "write", "update", "snapshot"}),

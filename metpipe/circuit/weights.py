@@ -19,11 +19,14 @@ def node_weight_shapes(circuit: Circuit, node: Node, stored: Container[str] = NO
 
     A module `experts.*.up` stands for each of the `experts` modules: expert by expert, within
     each the modules in their order, [out, k] each. A checkpoint that keeps them in one tensor
-    [experts, out, k] is recognised by its tensor names, `stored`; the bytes are the same.
+    [experts, out, k], or [experts, k, out], is recognised by its tensor names, `stored`; the bytes
+    are the same.
     """
     listed: list[tuple[str, tuple[int, ...]]] = []
     if node.stacked is not None and node.stacked in stored:
-        listed.append((node.stacked, (circuit.dims["experts"], *weight_matrix(circuit, node))))
+        out, k = weight_matrix(circuit, node)
+        matrix = (k, out) if node.is_stacked_transposed else (out, k)
+        listed.append((node.stacked, (circuit.dims["experts"], *matrix)))
     else:
         listed += _modules(circuit, node)
     if node.has_bias:
@@ -34,6 +37,8 @@ def node_weight_shapes(circuit: Circuit, node: Node, stored: Container[str] = NO
 
 def weight_matrix(circuit: Circuit, node: Node) -> tuple[int, int]:
     """(out, k) of the node's matrix, all its modules together (one expert of an expert op)."""
+    if node.matrix is not None:
+        return node.matrix
     return sum(node.binding_rows), circuit.edges[node.inputs[0]].dim
 
 
@@ -55,7 +60,7 @@ def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
         case "table":
             return (circuit.dims["vocab"], circuit.edges[node.outputs[0]].dim)
         case "matrix":
-            return (rows, circuit.edges[node.inputs[0]].dim)
+            return (rows, weight_matrix(circuit, node)[1])
         case "vector" if node.params.get("scope") == "head":
             # A head is the attention's unless the node states its own.
             return (int(node.params.get("head_dim", circuit.dims["head_dim"])),)

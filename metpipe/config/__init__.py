@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from metpipe.config.explain import Provenance, nearest_key, validate, with_source
-from metpipe.config.rules import KEYS_OF_MODES, MODES_OF_THIS_VERSION, WHAT_IFS
+from metpipe.config.rules import KEYS_OF_MODES, MODES, WHAT_IFS, modes_of
 from metpipe.config.run import Hardware, Model, Package, Run, Without
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant
 
 __all__ = [
     "KEYS_OF_MODES",
-    "MODES_OF_THIS_VERSION",
+    "MODES",
     "WHAT_IFS",
     "Hardware",
     "Model",
@@ -20,6 +20,7 @@ __all__ = [
     "Serve",
     "Variant",
     "Without",
+    "modes_of",
     "nearest_key",
     "validate",
     "with_source",

@@ -9,9 +9,14 @@ from typing import NamedTuple, TypeAlias
 
 from metpipe.config.run import Run
 
-__all__ = ["KEYS_OF_MODES", "MODES_OF_THIS_VERSION", "WHAT_IFS", "Problem", "problems", "settled"]
+__all__ = ["KEYS_OF_MODES", "MODES", "WHAT_IFS", "Problem", "modes_of", "problems", "settled"]
 
-MODES_OF_THIS_VERSION = ("single",)
+MODES = ("single", "batch", "verify", "verify_batch", "prefill", "swap", "invariance")
+"""Every mode of the diff, in the order in which `all` runs them."""
+MAX_WIDTH, MAX_BATCH_WIDTH = 8, 4
+"""Rows of one sequence in a verify step: alone, and in a batch (its drafts and one)."""
+SHORTEST_SWAP = 4
+"""Steps that a spill in the middle needs on both sides together."""
 MODE_OF_LIST = {
     "batch": "batch",
     "verify": "verify",
@@ -23,11 +28,12 @@ KEYS_OF_MODES = MODE_OF_LIST | {
     "fragment_slots": "batch",
     "mtp": "verify",
     "verify_batch_ks": "verify_batch",
+    "ragged": "verify_batch",
     "prefill_chunk": "prefill",
 }
 """Every key that only some mode reads -> the (first) mode that reads it."""
 WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
-"""Keys that size memory of speculation, which this version does not count."""
+"""Keys that size memory of speculation, which the metpipe accounting does not count."""
 
 RESERVED = ("legacy", "legacy-repeat")
 """What reports call the reference and its repeats."""
@@ -49,6 +55,11 @@ def settled(run: Run) -> Run:
     return run.model_copy(update={"diff": run.diff.model_copy(update={"mode": mode})})
 
 
+def modes_of(run: Run) -> tuple[str, ...]:
+    """The modes that a run's diff has."""
+    return MODES if run.diff.mode == "all" else (run.diff.mode,)
+
+
 def problems(run: Run) -> Iterator[Problem]:
     """Everything that is wrong between the keys, in the order of the rules below."""
     for rule in RULES:
@@ -64,15 +75,47 @@ def _one_list(run: Run) -> Iterator[Problem]:
         )
 
 
-def _mode_is_run(run: Run) -> Iterator[Problem]:
-    given = [key for key in MODE_OF_LIST if getattr(run, key) is not None]
-    key = given[0] if given else "diff.mode"
-    if run.diff.mode not in (*MODES_OF_THIS_VERSION, "auto"):
+def _mode_has_its_list(run: Run) -> Iterator[Problem]:
+    mode = run.diff.mode
+    if mode in MODE_OF_LIST and getattr(run, mode) is None:
+        yield Problem(mode, f"is what the mode {mode} runs over; give at least one number")
+
+
+def _widths_in_reach(run: Run) -> Iterator[Problem]:
+    limits = {"verify": MAX_WIDTH, "verify_batch_ks": MAX_BATCH_WIDTH}
+    for key, limit in limits.items():
+        widths = getattr(run, key) or ()
+        if widths and max(widths) > limit:
+            yield Problem(
+                key, f"K={max(widths)} is beyond the {limit} rows that a sequence may verify here"
+            )
+
+
+def _ragged(run: Run) -> Iterator[Problem]:
+    if not run.ragged:
+        return
+    kinds = len(set(run.verify_batch_ks or ()))
+    if kinds < 2:
+        yield Problem("ragged", "mixes widths: give verify_batch_ks at least two different Ks")
+    elif min(run.verify_batch or (0,)) < kinds:
         yield Problem(
-            key,
-            f"asks for the mode {run.diff.mode}; this version of metpipe runs the mode "
-            f"{' and '.join(MODES_OF_THIS_VERSION)} (diff=single)",
+            "ragged",
+            f"gives each of the {kinds} Ks a sequence: verify_batch must be at least {kinds}",
         )
+
+
+def _chunks(run: Run) -> Iterator[Problem]:
+    if run.prefill and run.prefill_chunk and max(run.prefill_chunk) > max(run.prefill):
+        yield Problem(
+            "prefill_chunk",
+            f"{max(run.prefill_chunk)} is longer than the longest prompt of prefill, "
+            f"{max(run.prefill)}: nothing would be split",
+        )
+
+
+def _swap(run: Run) -> Iterator[Problem]:
+    if run.pipeline.diff and "swap" in modes_of(run) and run.steps < SHORTEST_SWAP:
+        yield Problem("steps", f"the mode swap needs at least {SHORTEST_SWAP} steps")
 
 
 def _lists_of_another_mode(run: Run) -> Iterator[Problem]:
@@ -85,13 +128,15 @@ def _companions(run: Run) -> Iterator[Problem]:
     """Keys that mean nothing without another one."""
     needs: Mapping[str, tuple[str, ...]] = {
         "fragment_slots": ("batch", "verify_batch"),
+        "ragged": ("verify_batch",),
         "mtp": ("verify", "verify_batch"),
         "verify_batch_ks": ("verify_batch",),
         "verify_batch": ("verify_batch_ks",),
         "prefill_chunk": ("prefill",),
     }
     for key, others in needs.items():
-        if getattr(run, key) and not any(getattr(run, other) is not None for other in others):
+        given = any(getattr(run, other) is not None for other in others)
+        if getattr(run, key) and not given and run.diff.mode != "all":
             yield Problem(key, f"needs {' or '.join(others)} beside it")
 
 
@@ -107,20 +152,25 @@ def _model_has_a_source(run: Run) -> Iterator[Problem]:
 
 def _what_ifs(run: Run) -> Iterator[Problem]:
     for key in WHAT_IFS:
-        if getattr(run, key):
+        if getattr(run, key) and run.memory.accounting != "met":
             yield Problem(
                 key,
-                "sizes memory of speculative decoding, which this version of metpipe does not "
-                "count; leave it out",
+                "sizes memory of speculative decoding, which the metpipe accounting does not "
+                "count; leave it out, or set memory.accounting=met",
             )
+    if run.memory.met_version is not None and run.memory.accounting != "met":
+        yield Problem("memory.met_version", "is read with memory.accounting=met only")
 
 
 def _boot(run: Run) -> Iterator[Problem]:
-    if run.ledger.boot is not None:
+    if run.ledger.boot is None:
+        return
+    if not run.pipeline.ledger:
+        yield Problem("ledger.boot", f"pipeline={run.pipeline.name} leaves the ledger out")
+    if run.memory.accounting != "met":
         yield Problem(
             "ledger.boot",
-            "a boot's file is not read by this version of metpipe, which checks the plan against "
-            "this process's own allocations; leave it out",
+            "is a boot of met's engine; plan it with memory.accounting=met, or leave it out",
         )
 
 
@@ -198,6 +248,7 @@ def _files_exist(run: Run) -> Iterator[Problem]:
         "prompts": (prompts, os.path.isfile, "file"),
         "kernels": (run.kernels, os.path.isdir, "folder"),
         "resume": (run.resume, os.path.isdir, "folder"),
+        "ledger.boot": (run.ledger.boot, os.path.isfile, "file"),
         "model.checkpoint": (run.model.checkpoint, os.path.exists, "file or folder"),
     }
     for key, (path, exists, kind) in wanted.items():
@@ -208,7 +259,11 @@ def _files_exist(run: Run) -> Iterator[Problem]:
 Rule: TypeAlias = Callable[[Run], Iterator[Problem]]
 RULES: tuple[Rule, ...] = (
     _one_list,
-    _mode_is_run,
+    _mode_has_its_list,
+    _widths_in_reach,
+    _ragged,
+    _chunks,
+    _swap,
     _lists_of_another_mode,
     _companions,
     _model_has_a_source,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -28,6 +27,9 @@ class Model(Frozen):
     """Where config and weights come from: a local checkpoint, a config alone, or a package."""
 
     name: str = Field(description="what reports call it")
+    checkpoint_id: str | None = Field(
+        default=None, description="org/name of the published checkpoint whose facts these are"
+    )
     checkpoint: Place | None = Field(default=None, description="a Hugging Face folder or a .gguf")
     config: dict[str, Any] | None = Field(
         default=None, description="the content of a config.json; weights are made from `seed`"
@@ -47,7 +49,8 @@ class Model(Frozen):
         if data.get("config") is None and data.get("package") is None:
             return data
         name = Path(data["checkpoint"]).name
-        return data | {"name": name, "config": None, "package": None, "weights": "random"}
+        cleared = dict.fromkeys(("checkpoint_id", "config", "package"))
+        return data | cleared | {"name": name, "weights": "random"}
 
 
 class Hardware(Frozen):
@@ -77,7 +80,9 @@ class Pipeline(Frozen):
     rule: bool = Field(description="judge one rule alone")
 
 
-Mode: TypeAlias = Literal["auto", "single", "batch", "verify", "verify_batch", "prefill", "all"]
+Mode: TypeAlias = Literal[
+    "auto", "single", "batch", "verify", "verify_batch", "prefill", "swap", "invariance", "all"
+]
 
 
 class Diff(Frozen):
@@ -97,14 +102,18 @@ class Workload(Frozen):
 class Memory(Frozen):
     """How memory is planned and judged."""
 
-    accounting: Literal["metpipe"] = Field(description="whose allocations count")
+    accounting: Literal["metpipe", "met"] = Field(description="whose allocations count")
+    met_version: Count | None = Field(
+        description="with accounting=met: the version of that engine; null: the newest"
+    )
+    per_node: bool = Field(description="show a row per node, not one per node of a block")
     must_fit: bool = Field(description="a plan over budget fails the run")
 
 
 class Ledger(Frozen):
     """What the plan is checked against."""
 
-    boot: str | None = Field(description="a boot's ledger; null: this process's allocations")
+    boot: Place | None = Field(description="a boot's ledger; null: this process's allocations")
 
 
 def count_or_file(value: object) -> object:
@@ -116,6 +125,17 @@ def count_or_file(value: object) -> object:
     if isinstance(value, str) and value.endswith(".jsonl"):
         return place(value)
     raise ValueError("must be a whole number (at least 1) or the path of a .jsonl file")
+
+
+def count_or_auto(value: object) -> object:
+    """A number of slots, `auto`, or none; one sentence for everything else."""
+    if value in (None, "auto"):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("must be at least 1")
+        return value
+    raise ValueError("must be a whole number (at least 1) or auto")
 
 
 class Run(Frozen):
@@ -138,13 +158,22 @@ class Run(Frozen):
     batch: Widths | None = Field(description="batch widths (mode batch)")
     fragment_slots: bool = Field(description="leave a gap in the middle of the batch's slots")
     verify: Widths | None = Field(description="verify widths K (mode verify)")
-    mtp: bool = Field(description="with verify: run and compare the draft head too")
+    mtp: bool | Literal["auto"] = Field(
+        description="with verify: run and compare the draft head too; auto: where there is one"
+    )
     verify_batch: Widths | None = Field(description="sequences per batched verify")
     verify_batch_ks: Widths | None = Field(description="widths K of the batched verify")
+    ragged: bool | None = Field(
+        description="a batch of mixed widths too; null: where two Ks are given"
+    )
     prefill: Counts | None = Field(description="prompt lengths (mode prefill)")
     prefill_chunk: Counts | None = Field(description="chunk sizes of the chunked prefill")
 
-    slots: Count | None = Field(
+    max_width: Annotated[Number, Field(ge=2, le=128)] = Field(
+        description="the widest batch of the invariance table (mode invariance), 2 to 128"
+    )
+
+    slots: Annotated[int | str | None, BeforeValidator(count_or_auto)] = Field(
         description="state slots, run and planned; null: what the mode needs; auto: concurrency"
     )
     tree_nodes: Count | None = Field(description="what-if: nodes of a token tree per verify slot")
@@ -163,12 +192,14 @@ class Run(Frozen):
     memory: Memory = Field(description="how memory is planned and judged")
     ledger: Ledger = Field(description="what the plan is checked against")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _slots_follow_the_concurrency(cls, data: Any) -> Any:
-        """`slots=auto` is exactly the workload's concurrency."""
-        if not isinstance(data, dict) or data.get("slots") != "auto":
-            return data
-        workload = data.get("workload")
-        concurrency = workload.get("concurrency") if isinstance(workload, Mapping) else None
-        return data | {"slots": concurrency}
+    @property
+    def slots_follow(self) -> bool:
+        """Whether there are as many state slots as sequences."""
+        return self.slots == "auto"
+
+    @property
+    def num_slots(self) -> int | None:
+        """The state slots; None: what the mode needs."""
+        if self.slots_follow:
+            return self.workload.concurrency
+        return None if self.slots is None else int(self.slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from metpipe.diff.bytewise import (
     Buffer,
@@ -11,7 +12,7 @@ from metpipe.diff.bytewise import (
     as_tensor,
     compare_bytes,
 )
-from metpipe.diff.comparison import Comparison, Difference
+from metpipe.diff.comparison import Comparison, Difference, StateDifference
 from metpipe.diff.severity import Severity, measure
 from metpipe.diff.states import differing_labels
 
@@ -36,6 +37,7 @@ class Comparer:
         self.found: dict[int | None, Difference] = {}
         self.num_states = 0
         self.state_diff: tuple[str, ...] = ()
+        self.state_steps: list[StateDifference] = []
 
     def prefill(self, reference: Buffer, run: Buffer) -> ByteComparison:
         """Compares the prefill's logits; the result is true when they are equal."""
@@ -79,6 +81,28 @@ class Comparer:
             self.found[index] = Difference(index, 0, None, known.rows, note)
         return outcome
 
+    def ids(self, index: int | None, reference: Sequence[int], run: Sequence[int]) -> bool:
+        """Compares ids that a draft head gave beside a step's rows; true when equal."""
+        if tuple(reference) == tuple(run):
+            return True
+        note = f"draft ids are {list(run)}, the reference's are {list(reference)}"
+        known = self.found.get(index)
+        if known is None:
+            self.found[index] = Difference(index, 0, None, (), note)
+        else:
+            self.found[index] = replace(known, note=note)
+        return False
+
+    def step_states(self, index: int, reference: Sequence[str], run: Sequence[str]) -> bool:
+        """Compares what each sequence wrote in a step; true when equal."""
+        if not reference and not run:
+            raise NothingComparedError(f"nothing was compared: no state after step {index}.")
+        longer = range(max(len(reference), len(run)))
+        rows = tuple(i for i in longer if reference[i : i + 1] != run[i : i + 1])
+        if rows:
+            self.state_steps.append(StateDifference(index, rows))
+        return not rows
+
     def state(self, reference: Mapping[str, str], run: Mapping[str, str]) -> tuple[str, ...]:
         """Compares state digests, label by label; returns the labels that differ."""
         if not reference and not run:
@@ -107,6 +131,7 @@ class Comparer:
             differences=tuple(self.found[i] for i in range(steps) if i in self.found),
             num_states=self.num_states,
             state_diff=self.state_diff,
+            state_steps=tuple(self.state_steps),
         )
 
     def start_prefill(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from metpipe.diff.severity import Severity, worst
 
-__all__ = ["Comparison", "Difference"]
+__all__ = ["Comparison", "Difference", "StateDifference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,14 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class StateDifference:
+    """A step after which state that sequences own differs."""
+
+    step: int
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A run against the reference; true when nothing that was compared differs."""
 
@@ -38,10 +46,13 @@ class Comparison:
     num_states: int = 0
     """Compared state digests."""
     state_diff: tuple[str, ...] = ()
-    """Labels of the states that differ, or that one side lacks."""
+    """Labels of the states that differ at the end, or that one side lacks."""
+    state_steps: tuple[StateDifference, ...] = ()
+    """Steps after which what they wrote differs."""
 
     def __bool__(self) -> bool:
-        return self.prefill is None and not self.differences and not self.state_diff
+        states = self.state_diff or self.state_steps
+        return self.prefill is None and not self.differences and not states
 
     @property
     def prefill_equal(self) -> bool:
@@ -107,6 +118,9 @@ class Comparison:
 
 def state_phrase(comparison: Comparison) -> str:
     if not comparison.state_diff:
-        return ""
+        if not comparison.state_steps:
+            return ""
+        first = comparison.state_steps[0]
+        return f", state differs after step {first.step} (sequence {first.sequences[0]})"
     count = f"{len(comparison.state_diff)} of {comparison.num_states}"
     return f", {count} states differ (first {comparison.state_diff[0]})"

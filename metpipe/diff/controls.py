@@ -6,15 +6,18 @@ and the earlier steps must be equal, the changed step must differ, and no other 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 from metpipe.diff.comparison import Comparison
 from metpipe.diff.records import Control, ControlVerdict
 
-__all__ = ["judge_detection", "judge_repeat"]
+__all__ = ["PREFILL", "judge_detection", "judge_repeat"]
 
 PREFILL = -1
 """The prefill's place before step 0, where a difference is a leak as well."""
 
-Place = tuple[int, int]  # step, row
+Place = tuple[int, int]  # step, and a row or a sequence
 
 
 def judge_repeat(comparison: Comparison, *, name: str = "repeat") -> Control:
@@ -39,19 +42,22 @@ def judge_detection(
     changed_row: int = 0,
     name: str = "token changed",
     baseline: Comparison | None = None,
+    owner_of: Callable[[int], int] = lambda row: row,
+    recovers: bool = False,
 ) -> Control:
     """A run with one changed input, compared with the reference.
 
     `baseline` is the same forward's unchanged run against the same reference. What differs there
     already is the forward's own difference, judged by that comparison, and no leak of the change.
+    `owner_of` says which sequence a row of a step belongs to. `recovers`: the changed input is a
+    draft that was rejected, so that later steps must be equal again.
     Raises ValueError when the changed step was not compared.
     """
-    if not 0 <= changed_step < comparison.steps:
+    if not PREFILL <= changed_step < comparison.steps:
         raise ValueError(f"changed step {changed_step} is not one of {comparison.steps} steps.")
-    changed = (changed_step, changed_row)
-    own = places(baseline) - {changed} if baseline is not None else frozenset()
-    seen = places(comparison) - own
-    verdict, text = judge(seen, changed)
+    changed = _Changed(changed_step, changed_row, owner_of, recovers)
+    verdict, text = changed.judge(_Seen.of(comparison, baseline))
+    where = "in the prompt" if changed_step == PREFILL else f"at step {changed_step}"
     return Control(
         name=name,
         variant=comparison.variant,
@@ -59,11 +65,79 @@ def judge_detection(
         changed_row=changed_row,
         first_mismatch=comparison.first_mismatch,
         verdict=verdict,
-        sentence=f"detection control, {comparison.variant}, {name} at step {changed_step}: {text}",
+        sentence=f"detection control, {comparison.variant}, {name} {where}: {text}",
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Where a changed run differs: rows of logits, and sequences whose state does."""
+
+    rows: frozenset[Place]
+    states: frozenset[Place]
+    ends: frozenset[str]
+    """states that differ at the end"""
+
+    @classmethod
+    def of(cls, comparison: Comparison, baseline: Comparison | None) -> _Seen:
+        """What differs beyond what the forward's own unchanged run does."""
+        rows, states = places(comparison), state_places(comparison)
+        ends = frozenset(comparison.state_diff)
+        if baseline is None:
+            return cls(rows, states, ends)
+        own_ends = frozenset(baseline.state_diff)
+        return cls(rows - places(baseline), states - state_places(baseline), ends - own_ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """The one change, and whom it may move."""
+
+    step: int
+    row: int
+    owner_of: Callable[[int], int]
+    recovers: bool
+
+    def judge(self, seen: _Seen) -> tuple[ControlVerdict, str]:
+        """Exactly there, in that sequence alone, and never before."""
+        moved = [(step, self.owner_of(row)) for step, row in seen.rows] + [*seen.states]
+        if not moved:
+            return "blind", "saw no difference (blind)"
+        if early := self._early(min(step for step, _ in moved)):
+            return "early", early
+        others = sorted({sequence for _, sequence in moved} - {self.owner_of(self.row)})
+        if others:
+            return "other_row", f"row {others[0]} moved, and row {self.row} was changed"
+        rows = sorted(row for step, row in seen.rows if step == self.step)
+        if not rows or rows[0] > self.row:
+            at = min((step for step, _ in seen.rows), default=None)
+            later = "in state alone" if at is None else f"only at step {at}"
+            return "late", f"seen {later} (blind at the changed step)"
+        if rows[0] < self.row:
+            return "early", f"row {rows[0]} of the step moved, before row {self.row}, the changed"
+        if self.recovers and (lingers := self._lingers(seen, moved)):
+            return "lingers", lingers
+        return "ok", "seen there, and nowhere before" + (" or after" if self.recovers else "")
+
+    def _early(self, first: int) -> str | None:
+        if first >= self.step:
+            return None
+        where = "the prefill" if first == PREFILL else f"step {first}"
+        return f"{where} differs, before the change (a leak)"
+
+    def _lingers(self, seen: _Seen, moved: Sequence[Place]) -> str | None:
+        """What still differs though the changed draft was rejected."""
+        after = [step for step, _ in moved if step > self.step]
+        after += [step for step, _ in seen.states if step == self.step]
+        if after:
+            return f"a rejected draft moved step {min(after)} (its state was not taken back)"
+        if seen.ends:
+            return f"a rejected draft moved the state at the end ({min(seen.ends)})"
+        return None
+
+
 def places(comparison: Comparison) -> frozenset[Place]:
+    """(step, row) of every row of logits that differs."""
     return frozenset(
         (PREFILL if difference.step is None else difference.step, row)
         for difference in comparison.all_differences
@@ -71,18 +145,10 @@ def places(comparison: Comparison) -> frozenset[Place]:
     )
 
 
-def judge(seen: frozenset[Place], changed: Place) -> tuple[ControlVerdict, str]:
-    changed_step, changed_row = changed
-    if not seen:
-        return "blind", "saw no difference (blind)"
-    first = min(step for step, _ in seen)
-    if first == PREFILL:
-        return "early", "the prefill differs, before the change (a leak)"
-    if first < changed_step:
-        return "early", f"step {first} differs, before the change (a leak)"
-    others = sorted({row for _, row in seen} - {changed_row})
-    if others:
-        return "other_row", f"row {others[0]} moved, and row {changed_row} was changed"
-    if first > changed_step:
-        return "late", f"seen only at step {first} (blind at the changed step)"
-    return "ok", "seen there, and nowhere before"
+def state_places(comparison: Comparison) -> frozenset[Place]:
+    """(step, sequence) of every state that differs after a step."""
+    return frozenset(
+        (difference.step, sequence)
+        for difference in comparison.state_steps
+        for sequence in difference.sequences
+    )

@@ -41,7 +41,7 @@ class Check:
     sentence: str
 
 
-ControlVerdict = Literal["ok", "blind", "late", "early", "other_row", "not_repeatable"]
+ControlVerdict = Literal["ok", "blind", "late", "early", "other_row", "lingers", "not_repeatable"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from metpipe.diff.bytewise import NothingComparedError
 from metpipe.diff.comparer import Comparer
 from metpipe.diff.comparison import Comparison
-from metpipe.diff.digest import HashBytes, row_digests
+from metpipe.diff.digest import HashRows, row_digests
 from metpipe.diff.records import Check
 
 __all__ = ["run_self_test"]
@@ -33,7 +33,7 @@ class Bench:
     make: Callable[[str], Comparer]
     logits: torch.Tensor
     """bf16 [rows, V] on the device of the run."""
-    hash_bytes: HashBytes | None
+    hash_rows: HashRows | None
 
     def compare(self, runs: list[torch.Tensor]) -> Comparison:
         """A whole run: the prefill, then the steps; the reference is the same logits throughout."""
@@ -51,9 +51,9 @@ class Bench:
 
     def compare_digests(self, run: torch.Tensor) -> Comparison:
         comparer = self.make("self-test")
-        ours = row_digests(self.logits, hash_bytes=self.hash_bytes)
+        ours = row_digests(self.logits, hash_rows=self.hash_rows)
         comparer.prefill_digest(ours, ours)
-        comparer.step_digest(0, ours, row_digests(run, hash_bytes=self.hash_bytes))
+        comparer.step_digest(0, ours, row_digests(run, hash_rows=self.hash_rows))
         return comparer.result()
 
     def equal_runs(self) -> list[torch.Tensor]:
@@ -76,7 +76,7 @@ def run_self_test(
     num_rows: int = 3,
     vocab_size: int = 1000,
     device: str | torch.device = "cpu",
-    hash_bytes: HashBytes | None = None,
+    hash_rows: HashRows | None = None,
 ) -> tuple[Check, ...]:
     """One record for each check; give the run's own vocabulary, device and hash.
 
@@ -86,7 +86,7 @@ def run_self_test(
         raise ValueError(f"self-test of {num_rows} rows, {vocab_size} ids: needs 2 rows, 8 ids.")
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn((num_rows, vocab_size), generator=generator).to(torch.bfloat16)
-    bench = Bench(make, logits.to(device), hash_bytes)
+    bench = Bench(make, logits.to(device), hash_rows)
     return tuple(run_check(name, check, bench) for name, check in CHECKS.items())
 
 

@@ -42,13 +42,22 @@ def count_accepted(tokens: Sequence[int], outputs: Sequence[int]) -> int:
     return accepted
 
 
-def unexercised_accepts(accepted: Sequence[int], width: int) -> str | None:
-    """Why a verify of this width proves too little, or None: both kinds of accept must occur."""
-    whole = sum(count == width - 1 for count in accepted)
-    if 0 < whole < len(accepted):
+def unexercised_accepts(
+    accepted: Iterable[Sequence[int]], widths: Sequence[int], *, name: str
+) -> str | None:
+    """Why a verify proves too little, or None: both kinds of accept must occur.
+
+    `accepted`: for each step, the count of each sequence; `widths`: the K of each sequence.
+    """
+    whole = [
+        count == width - 1
+        for counts in accepted
+        for count, width in zip(counts, widths, strict=True)
+    ]
+    if any(whole) and not all(whole):
         return None
     return (
-        f"K={width}: {whole} of {len(accepted)} verifies accepted every draft; "
+        f"{name}: {sum(whole)} of {len(whole)} verifies accepted every draft; "
         "needs both full and partial accepts."
     )
 

@@ -1,4 +1,4 @@
-"""The record of one run of one prompt: small, and enough to compare by digest."""
+"""The record of one run of one case: small, and enough to compare by digest or to be replayed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,49 @@ __all__ = ["Trace"]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a run was fed, what it gave, and how long it took."""
+    """What a run was fed, what it gave, and how long it took. Rows lie sequence by sequence."""
 
-    prompt: tuple[int, ...]
-    fed: tuple[int, ...]
-    """The token fed at each step."""
-    prefill_digest: str
-    step_digests: tuple[str, ...]
+    prompts: tuple[tuple[int, ...], ...]
+    """Of each sequence."""
+    fed: tuple[tuple[int, ...], ...]
+    """The tokens of each step, one for each of its rows; of a verify, the drafts too."""
+    prefill_digests: tuple[str, ...]
+    """Of each row before the first step."""
+    step_digests: tuple[tuple[str, ...], ...]
+    """Of each row of each step."""
+    step_states: tuple[tuple[str, ...], ...]
+    """After each step, hex over what each sequence wrote in it, and its recurrent state."""
     state_digests: Mapping[str, str]
-    """Label -> hex; of the slots and blocks that the sequence owns."""
+    """At the end, label -> hex; of the slots and blocks that the sequences own."""
     enqueue_ms: tuple[float, ...]
-    """Host time of each decode call, milliseconds."""
+    """Host time of each step's call, milliseconds."""
     step_ms: tuple[float, ...]
-    """Decode and the wait for its logits, milliseconds."""
+    """The step and the wait for its logits, milliseconds."""
+    accepted: tuple[tuple[int, ...], ...] = ()
+    """Of each verify step, the drafts that each sequence accepted."""
+    drafted: tuple[tuple[int, ...], ...] = ()
+    """Ids that the draft head gave: before the first step, then after each."""
+    slots: tuple[int, ...] = ()
+    """The state slot of each sequence."""
+    computed: int = 0
+    """Prompt tokens that the prefill computed; a restored prefix is not."""
     rank: int = 0
 
     def __post_init__(self) -> None:
         lengths = {
             name: len(getattr(self, name))
-            for name in ("fed", "step_digests", "enqueue_ms", "step_ms")
+            for name in ("fed", "step_digests", "step_states", "enqueue_ms", "step_ms")
         }
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a trace whose parts count other steps: {lengths}.")
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt of the only sequence."""
+        (prompt,) = self.prompts
+        return prompt
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens fed to the only sequence, a row a step."""
+        return tuple(token for (token,) in self.fed)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from metpipe.diff.comparison import Comparison
+from metpipe.diff.invariance import Cell, broken_promises
 from metpipe.diff.records import Check, Control, MovedBytes, VacuousPair
 from metpipe.errors import Exit
 
@@ -46,6 +47,8 @@ class Evidence:
     unexercised: tuple[str, ...] = ()
     """A sentence for each path that should have run and did not."""
     vacuous: tuple[VacuousPair, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    """The same logical row on two ways, of judged forwards; the promised ones are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +89,24 @@ def wrong(evidence: Evidence) -> Iterator[str]:
     for case in evidence.cases:
         if case.judged and not case.comparison:
             yield f"{case.name}, {case.comparison.sentence}"
+    yield from broken_promises(evidence.cells)
     shown_only = unjudged_variants(evidence)
     for moved in evidence.moved:
         if moved.labels and moved.variant not in shown_only:
             labels = ", ".join(moved.labels)
             yield f"{moved.case}, {moved.variant}: bytes that no step owns moved ({labels})"
     for control in evidence.controls:
-        if control.verdict in ("early", "other_row") and control.variant not in shown_only:
+        if (
+            control.verdict in ("early", "other_row", "lingers")
+            and control.variant not in shown_only
+        ):
             yield control.sentence
 
 
 def unproven(evidence: Evidence) -> Iterator[str]:
     """What a PASS would need and this run does not show."""
     judged = [case.comparison.variant for case in evidence.cases if case.judged]
+    judged += [cell.variant for cell in evidence.cells if cell.promised]
     if not judged:
         yield "nothing was compared: no judged comparison."
     shown_only = unjudged_variants(evidence)

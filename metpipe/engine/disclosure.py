@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from metpipe.circuit import plans_digest
 
@@ -46,6 +46,12 @@ class Disclosure:
     """ids of the rules of the plans that ran"""
     coverage: tuple[Coverage, ...] = ()
     graphs: bool = False
+    slots: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    """"mode rows" -> the state slots that its launches saw, each layout once"""
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """"mode rows" -> steps that ran"""
+    seconds: float = 0.0
+    """wall time inside steps"""
 
     @property
     def plans_digest(self) -> str | None:

@@ -1,47 +1,79 @@
-"""A forward as the diff drives it: prefill and decode of one sequence, and its disclosure."""
+"""A forward as the diff drives it: steps of one or many sequences, drafts, and its disclosure.
+
+Shapes: S sequences, R rows of a step, V vocabulary, D hidden.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from metpipe.circuit import padded_rows
 from metpipe.engine.disclosure import Coverage, Disclosure, PlanFacts
-from metpipe.engine.pools import Sequence, SequencePool
+from metpipe.engine.pools import Sequence
 from metpipe.engine.program import Launch
-from metpipe.engine.step_inputs import StepInputs
+from metpipe.engine.step_inputs import RowRun
 
-__all__ = ["BoundStep", "Forward", "Runner"]
+if TYPE_CHECKING:
+    from metpipe.engine.model import Model
+
+__all__ = ["BoundStep", "Forward", "Observer", "Runner"]
+
+Key = tuple[str, int]
+"""Mode and rows of a step."""
+MAX_LAYOUTS = 8
+"""Slot layouts of one (mode, rows) that are disclosed; a run has one, or two where it changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundStep:
-    """One (mode, rows) ready to launch, and where its logits [sequences, V] will lie."""
+    """One (mode, rows) ready to launch, and where its outputs will lie."""
 
     run: Launch
     """the whole step"""
     logits_SV: torch.Tensor
+    tokens_S1: torch.Tensor
+    """the greedy choice of each row of logits, i32"""
+    hidden_RD: torch.Tensor | None
+    """the stream before the final norm; None where there is no draft head"""
     kernels: Mapping[str, int]
     """kernel name -> launches of it"""
     plan: PlanFacts | None
     """None for the hand-written forward"""
 
 
+class Observer(Protocol):
+    """Is handed a step that is ready to run, and runs it."""
+
+    def __call__(self, mode: str, rows: int, runs: Items[RowRun], bound: BoundStep) -> None:
+        """Run `bound`, whole or launch by launch."""
+
+
 class Runner(Protocol):
     """Makes bound steps: by hand (legacy) or from a plan (circuit). It owns its buffers."""
 
-    def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
-        """The launches of a step of `rows` rows over `sequences` sequences."""
+    def bind(self, mode: str, rows: int) -> BoundStep:
+        """The launches of a step of `rows` rows."""
 
     def kernel_digest(self, kernel: str) -> str:
         """The digest of a kernel that this runner launches."""
 
     def close(self) -> None:
         """Give the buffers back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A verify step that is not committed yet."""
+
+    width: int
+    first_snapshot: int
 
 
 @dataclass(slots=True)
@@ -51,42 +83,172 @@ class Forward:
     name: str
     kind: str
     runner: Runner
-    pool: SequencePool
-    step: StepInputs
-    max_prefill_rows: int
-    _bound: dict[tuple[str, int], BoundStep] = field(default_factory=dict)
-    _ran: Counter[tuple[str, int]] = field(default_factory=Counter)
+    model: Model
+    seconds: float = 0.0
+    """wall time inside steps so far"""
+    prefilled: int = 0
+    """prompt tokens that were computed so far"""
+    observe: Observer | None = None
+    """runs each step in the forward's place, to look at it from inside"""
+    _bound: dict[Key, BoundStep] = field(default_factory=dict)
+    _ran: Counter[Key] = field(default_factory=Counter)
+    _layouts: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
+    _verified: dict[Sequence, _Verified] = field(default_factory=dict)
+    _last: BoundStep | None = None
 
-    def prefill(self, sequence: Sequence, tokens: Items[int]) -> torch.Tensor:
-        """Run the prompt, in chunks of at most the prefill budget; logits [V] of its last token."""
+    def prefill(
+        self, sequence: Sequence, tokens: Items[int], chunk: int | None = None
+    ) -> torch.Tensor:
+        """Run the prompt from the sequence's length on; logits [V] of its last token.
+
+        In passes of at most `chunk` tokens, and never more than the prefill budget.
+        """
         if not tokens:
             raise ValueError("prefill of no tokens")
-        for start in range(0, len(tokens), self.max_prefill_rows):
-            logits_V = self._run("prefill", sequence, tokens[start : start + self.max_prefill_rows])
-        return logits_V
+        limit = min(chunk or self.model.sizes.max_prefill_rows, self.model.sizes.max_prefill_rows)
+        self.prefilled += len(tokens)
+        for start in range(0, len(tokens), limit):
+            logits_SV = self._step("prefill", ((sequence, tokens[start : start + limit]),))
+        return logits_SV[0]
 
     def decode(self, sequence: Sequence, token: int) -> torch.Tensor:
         """Append one token; logits [V] after it."""
-        return self._run("decode", sequence, (token,))
+        return self._step("decode", ((sequence, (token,)),))[0]
 
-    def _run(self, mode: str, sequence: Sequence, tokens: Items[int]) -> torch.Tensor:
-        rows = len(tokens)
-        self.pool.reserve(sequence, sequence.length + rows)
-        self.step.fill_run(sequence, tokens)
+    def decode_batch(
+        self, sequences: Items[Sequence], tokens: Items[int], *, padded: bool = True
+    ) -> torch.Tensor:
+        """Append one token to each sequence; logits [S, V]. Padded up to the ladder's rung."""
+        rows = padded_rows(len(sequences)) if padded else len(sequences)
+        runs = [(one, (token,)) for one, token in zip(sequences, tokens, strict=True)]
+        return self._step("multi_seq", runs, rows)[: len(sequences)]
+
+    def verify(self, sequence: Sequence, tokens: Items[int]) -> torch.Tensor:
+        """Run the committed token and its drafts as one step; logits [K, V]. Then `commit`."""
+        return self._verify("verify", (sequence,), (tokens,))
+
+    def verify_batch(self, sequences: Items[Sequence], tokens: Items[Items[int]]) -> torch.Tensor:
+        """As `verify` for each sequence, sequence-major; logits [sum of K, V]."""
+        return self._verify("verify_batch", sequences, tokens)
+
+    def rewind(self, sequence: Sequence, rejected: int) -> None:
+        """Take the last `rejected` tokens of a verify back from the sequence's length."""
+        sequence.length -= rejected
+
+    def commit(self, sequence: Sequence, kept: int) -> None:
+        """Make the recurrent state the one after row `kept` - 1 of the sequence's last verify.
+
+        Raises ValueError when there is no such verify, or not so many rows were in it.
+        """
+        verified = self._verified.pop(sequence, None)
+        if verified is None or not 1 <= kept <= verified.width:
+            raise ValueError(f"commit of {kept} rows of {verified}")
+        if kept < verified.width:
+            for name, snapshots in self.model.snapshots.items():
+                self.model.states[name][sequence.slot].copy_(
+                    snapshots[verified.first_snapshot + kept - 1]
+                )
+
+    def save_hidden(self, rows: Items[int]) -> None:
+        """Let the next drafts start from these rows of the last step, one for each sequence."""
+        assert self._last is not None, "no step ran"
+        assert self._last.hidden_RD is not None, "the model has no draft head"
+        self._drafter_hidden(len(rows)).copy_(self._last.hidden_RD[list(rows)])
+
+    def propose(
+        self, sequences: Items[Sequence], tokens: Items[int], count: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`count` drafts behind each sequence's token, from the hidden rows that were saved.
+
+        Returns the ids, i32 [S, count], and the logits of all drafts, bf16 [count, S, V].
+        """
+        ids, logits = [], []
+        fed = list(tokens)
+        for _ in range(count):
+            bound = self._draft(sequences, fed)
+            ids.append(bound.tokens_S1[: len(sequences), 0].clone())
+            logits.append(bound.logits_SV[: len(sequences)].clone())
+            fed = ids[-1].tolist()
+        return torch.stack(ids, dim=1), torch.stack(logits)
+
+    def trim(self, sequence: Sequence, length: int) -> None:
+        """Shorten the draft head's cache of the sequence to `length` tokens."""
+        if not 0 <= length <= sequence.draft_length:
+            raise ValueError(f"trim to {length} of {sequence.draft_length} drafted tokens")
+        sequence.draft_length = length
+
+    def _draft(self, sequences: Items[Sequence], tokens: Items[int]) -> BoundStep:
+        count = len(sequences)
+        for one in sequences:
+            self.model.pool.reserve(one, one.draft_length + 1)
+        runs = [
+            RowRun(one, (token,), one.draft_length)
+            for one, token in zip(sequences, tokens, strict=True)
+        ]
+        bound = self._launch("draft", runs, padded_rows(count))
+        assert bound.hidden_RD is not None, "the draft head keeps its stream"
+        self._drafter_hidden(count).copy_(bound.hidden_RD[:count])
+        for one in sequences:
+            one.draft_length += 1
+        return bound
+
+    def _drafter_hidden(self, count: int) -> torch.Tensor:
+        hidden_SD = self.model.drafter_hidden_SD
+        assert hidden_SD is not None, "the pools were not sized for drafts"
+        return hidden_SD[:count]
+
+    def _verify(
+        self, mode: str, sequences: Items[Sequence], tokens: Items[Items[int]]
+    ) -> torch.Tensor:
+        runs, first = [], 0
+        for one, rows in zip(sequences, tokens, strict=True):
+            self.model.pool.reserve(one, one.length + len(rows))
+            runs.append(RowRun(one, rows, one.length, first))
+            self._verified[one] = _Verified(len(rows), first)
+            first += len(rows) - 1
+        logits_SV = self._launch(mode, runs, sum(map(len, tokens))).logits_SV
+        for one, rows in zip(sequences, tokens, strict=True):
+            one.length += len(rows)
+        return logits_SV
+
+    def _step(
+        self, mode: str, runs: Items[tuple[Sequence, Items[int]]], rows: int | None = None
+    ) -> torch.Tensor:
+        for one, tokens in runs:
+            self.model.pool.reserve(one, one.length + len(tokens))
+        filled = [RowRun(one, tokens, one.length) for one, tokens in runs]
+        bound = self._launch(mode, filled, rows or sum(len(tokens) for _, tokens in runs))
+        for one, tokens in runs:
+            one.length += len(tokens)
+        return bound.logits_SV
+
+    def _launch(self, mode: str, runs: Items[RowRun], rows: int) -> BoundStep:
+        begin = time.perf_counter()
+        self.model.step.fill(runs, rows)
         bound = self._bound_step(mode, rows)
-        bound.run()
-        sequence.length += rows
+        if self.observe is None:
+            bound.run()
+        else:
+            self.observe(mode, rows, runs, bound)
         self._ran[mode, rows] += 1
-        return bound.logits_SV[0]
+        self._note_slots((mode, rows), tuple(run.sequence.slot for run in runs))
+        self._last = bound
+        self.seconds += time.perf_counter() - begin
+        return bound
+
+    def _note_slots(self, key: Key, slots: tuple[int, ...]) -> None:
+        seen = self._layouts.setdefault(key, [])
+        if slots not in seen and len(seen) < MAX_LAYOUTS:
+            seen.append(slots)
 
     def bind_all(self) -> None:
-        """Bind the one-row decode and the widest prefill, so that every buffer is allocated."""
-        for mode, rows in (("decode", 1), ("prefill", self.step.max_rows)):
+        """Bind the widest step of each mode, so that every buffer is allocated."""
+        for mode, rows in self.model.sizes.runs:
             self._bound_step(mode, rows)
 
     def _bound_step(self, mode: str, rows: int) -> BoundStep:
         if (mode, rows) not in self._bound:
-            self._bound[mode, rows] = self.runner.bind(mode, rows, sequences=1)
+            self._bound[mode, rows] = self.runner.bind(mode, rows)
         return self._bound[mode, rows]
 
     def disclose(self) -> Disclosure:
@@ -110,6 +272,9 @@ class Forward:
                 Coverage(mode, rows, plan.groups, plan.bit_identical)
                 for (mode, rows), plan in plans.items()
             ),
+            slots={f"{mode} {rows}": tuple(at) for (mode, rows), at in self._layouts.items()},
+            steps={f"{mode} {rows}": count for (mode, rows), count in sorted(self._ran.items())},
+            seconds=self.seconds,
         )
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Turns a rule's `args` table into the tensors and scalars that a kernel is called with.
 
 Sources are data (see docs/kernels.md): `1.in.0`, `0.weight`, `2.param.eps`, `step.positions`, ...;
-the number counts the rule's pattern elements. A node whose outputs have fewer rows than an input
-reads that input's LAST rows: the head reads the last row of a prefill.
+the number counts the rule's pattern elements. A node that runs over sequences (rows `s`) reads the
+LAST rows of its inputs: the head reads the last row of a prefill.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class ArgumentSources:
     edges: Mapping[str, torch.Tensor]
     """edge id -> [rows, dim], for edges that stay in memory"""
     states: Mapping[str, torch.Tensor]
+    snapshots: Mapping[str, torch.Tensor]
+    """state id -> f32 [snapshot rows, E]: what `step.snapshots` of a row names; recurrent states"""
     rope: Callable[[Node], tuple[torch.Tensor, torch.Tensor]]
     step: Mapping[str, torch.Tensor | int]
     rows_of: Callable[[str], int]
@@ -68,25 +70,29 @@ class ArgumentSources:
             case "rope":
                 return self.rope(node)[("cos", "sin").index(name)]
             case "state":
-                return self._state(node, name)
+                return self.states[self._state_id(node, name)]
+            case "steps":
+                return self.snapshots[self._state_id(node, name)]
             case "tensor":
-                raise ConfigError(
-                    f"{node.id}: a kernel asks for the tensor {name!r}, and programs of this "
-                    "version bind weights and biases only"
-                )
+                return self._small_tensor(node, name)
         raise AssertionError(f"the rule parser let the source {what!r} through")
 
     def _input(self, node: Node, index: int) -> torch.Tensor:
         edge = self.edges[node.inputs[index]]
-        if not node.outputs:
+        if not node.outputs or self.circuit.edges[node.outputs[0]].rows != "s":
             return edge
-        rows = self.rows_of(node.outputs[0])
-        return edge if rows >= edge.shape[0] else edge[edge.shape[0] - rows :]
+        return edge[edge.shape[0] - self.rows_of(node.outputs[0]) :]
 
-    def _state(self, node: Node, local: str) -> torch.Tensor:
+    def _small_tensor(self, node: Node, local: str) -> torch.Tensor:
+        for tensor in node.tensors:
+            if tensor.local == local:
+                return self.weights.tensor(tensor.name)
+        raise AssertionError(f"node {node.id} has no tensor {local!r}; the plan is checked for it")
+
+    def _state_id(self, node: Node, local: str) -> str:
         for state_id in node.state:
             if self.circuit.states[state_id].local == local:
-                return self.states[state_id]
+                return state_id
         raise AssertionError(
             f"node {node.id} has no state {local!r}; the rule parser checks states"
         )

@@ -1,6 +1,6 @@
 """A loaded model: weights, pools, step inputs and kernel sets, from which forwards are made.
 
-Shapes: T tokens a pool holds, E elements per token, P positions, R rows.
+Shapes: S sequences, D hidden, R rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,29 +15,15 @@ from metpipe.circuit import Circuit, Node
 from metpipe.engine.allocator import Allocator
 from metpipe.engine.forward import Forward
 from metpipe.engine.kernel_sets import KernelSets
+from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
 from metpipe.engine.selection import ForwardSelect
-from metpipe.engine.step_inputs import StepInputs, table_columns
+from metpipe.engine.state_digests import StateDigests, hex_of
+from metpipe.engine.step_inputs import StepInputs
 from metpipe.engine.weights import Weights
 
-__all__ = ["Model", "PoolSizes", "allocate_states", "pool_shapes"]
-
-NAN_BF16 = 0x7FC0
-"""New KV pools hold NaN: a read of a position that nobody wrote shows in every logit."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSizes:
-    """What the pools and step buffers are made for. The last block is the dummy."""
-
-    num_blocks: int
-    num_slots: int
-    block_size: int
-    max_seq_len: int
-    max_prefill_rows: int
-    max_rows: int
-    max_sequences: int
+__all__ = ["Model"]
 
 
 @dataclass(slots=True)
@@ -50,6 +36,10 @@ class Model:
     sets: KernelSets
     weights: Weights
     states: Mapping[str, torch.Tensor]
+    snapshots: Mapping[str, torch.Tensor]
+    """recurrent state id -> [snapshot rows, elements]: states between the rows of a verify"""
+    drafter_hidden_SD: torch.Tensor | None
+    """the hidden row that each sequence's next draft starts from; None without a draft head"""
     pool: SequencePool
     step: StepInputs
     sizes: PoolSizes
@@ -62,10 +52,17 @@ class Model:
         return self.circuit.dims["vocab"]
 
     def open(self, reserve: int = 0) -> Sequence:
-        """A fresh sequence on the next free slot, with blocks for `reserve` tokens."""
+        """A fresh sequence on the next free slot, its state zero, with blocks for `reserve`."""
         sequence = self.pool.open()
+        self.zero_slot(sequence.slot)
         self.pool.reserve(sequence, reserve)
         return sequence
+
+    def zero_slot(self, slot: int) -> None:
+        """The recurrent state that every sequence starts from."""
+        for name, pool in self.states.items():
+            if self.circuit.states[name].kind == "recurrent":
+                pool[slot].zero_()
 
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's blocks and slot back."""
@@ -80,9 +77,7 @@ class Model:
             name=select.name,
             kind=select.forward,
             runner=runner,
-            pool=self.pool,
-            step=self.step,
-            max_prefill_rows=self.sizes.max_prefill_rows,
+            model=self,
         )
 
     def rope_of(self, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,62 +98,24 @@ class Model:
             self._rope[spec] = (pair[0], pair[1])
         return self._rope[spec]
 
+    @property
+    def digests(self) -> StateDigests:
+        """What digests the pools."""
+        functions = self.sets.builtin.functions
+        return StateDigests(self.circuit, self.states, functions, self.sizes.block_size)
+
     def state_digests(self, sequence: Sequence) -> dict[str, str]:
-        """State -> 128-bit hex over the positions that the sequence has committed."""
-        return self._digests(sequence.blocks, sequence.length)
+        """State -> 128-bit hex over what the sequence has committed."""
+        return self.digests.of(sequence)
 
-    def unowned_digests(self, owner: Sequence) -> dict[str, str]:
-        """State -> 128-bit hex over every block that neither `owner` holds nor is the dummy."""
-        held = set(owner.blocks)
-        free = [block for block in range(self.sizes.num_blocks - 1) if block not in held]
-        return self._digests(free, len(free) * self.sizes.block_size)
+    def unowned_digests(self, *owners: Sequence) -> dict[str, str]:
+        """State -> 128-bit hex over every block and slot that no owner holds and no dummy is."""
+        return self.digests.unowned(owners, self.sizes.num_blocks, self.sizes.num_slots)
 
-    def _digests(self, blocks: list[int], num_tokens: int) -> dict[str, str]:
-        """Hash the first `num_tokens` positions of these blocks, in each state's pool."""
-        table = torch.tensor(blocks, dtype=torch.int32)
-        hash_rows, block_size = (
-            self.sets.builtin.functions["hash.hash128_rows"],
-            self.sizes.block_size,
-        )
-        return {
-            name: hex_of(
-                hash_rows(pool=pool_TE, block_table=table, count=num_tokens, block_size=block_size)
-            )
-            for name, pool_TE in self.states.items()
-        }
+    def hash_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
+        """128-bit hex of each row's bytes, all in one call."""
+        return self.digests.of_rows(content_RV, key)
 
     def hash_bytes(self, content: torch.Tensor) -> str:
         """128-bit hex of a tensor's bytes, by the kernel set's own hash."""
         return hex_of(self.sets.builtin.functions["hash.hash128"](content))
-
-
-def hex_of(digest: int) -> str:
-    """A 128-bit digest as 32 hex digits."""
-    return f"{digest:032x}"
-
-
-def allocate_states(
-    circuit: Circuit, allocator: Allocator, sizes: PoolSizes
-) -> dict[str, torch.Tensor]:
-    """State id -> its pool: paged KV [blocks * block_size, E] bf16, filled with NaN."""
-    states = {}
-    for state_id, shape in pool_shapes(circuit, sizes).items():
-        pool_TE = allocator.take("kv", state_id, shape, torch.bfloat16)
-        pool_TE.view(torch.int16).fill_(NAN_BF16)
-        states[state_id] = pool_TE
-    return states
-
-
-def pool_shapes(circuit: Circuit, sizes: PoolSizes) -> dict[str, tuple[int, int]]:
-    """State id -> [T, E] of its pool."""
-    return {
-        state.id: (sizes.num_blocks * sizes.block_size, state.elements)
-        for state in circuit.states.values()
-        if state.kind == "paged_kv" and state.section == "main"
-    }
-
-
-def allocate_step(allocator: Allocator, sizes: PoolSizes) -> StepInputs:
-    """The step buffers for these sizes."""
-    columns = table_columns(sizes.max_seq_len, sizes.block_size)
-    return StepInputs.allocate(allocator, sizes.max_rows, columns, sizes.num_blocks - 1)

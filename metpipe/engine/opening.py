@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from metpipe.circuit import Circuit, circuit_from_config
+from metpipe.circuit import Circuit, circuit_from_config, parse_format
+from metpipe.engine.allocation import (
+    allocate_drafter,
+    allocate_snapshots,
+    allocate_states,
+    allocate_step,
+    pool_bytes,
+    pool_shapes,
+)
 from metpipe.engine.allocator import Allocator
 from metpipe.engine.checkpoints import (
     Checkpoint,
@@ -15,7 +23,8 @@ from metpipe.engine.checkpoints import (
     required_memory,
 )
 from metpipe.engine.kernel_sets import KernelSets
-from metpipe.engine.model import Model, PoolSizes, allocate_states, allocate_step, pool_shapes
+from metpipe.engine.model import Model
+from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.pools import SequencePool
 from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.engine.step_inputs import step_bytes, table_columns
@@ -74,9 +83,9 @@ def open_model(
     """
     _refuse_unexecuted(circuit, checkpoint.source)
     sets.builtin.functions["environment.check_environment"]()
-    shapes = weight_shapes(circuit)
+    shapes = weight_shapes(circuit, checkpoint.tensors)
     _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
-    needed = required_memory(shapes) + required_memory(pool_shapes(circuit, sizes))
+    needed = required_memory(shapes) + pool_bytes(circuit, pool_shapes(circuit, sizes))
     check_memory(needed, what=f"weights and KV pools of {checkpoint.name}")
     needed += _bytes_of_max_seq_len(circuit, sizes)
     said = f"serve.max_seq_len={sizes.max_seq_len}: block table, rope tables, weights and KV pools"
@@ -89,6 +98,8 @@ def open_model(
         sets=sets,
         weights=load_weights(circuit, checkpoint, allocator, on_tensor),
         states=allocate_states(circuit, allocator, sizes),
+        snapshots=allocate_snapshots(circuit, allocator, sizes),
+        drafter_hidden_SD=allocate_drafter(circuit, allocator, sizes),
         pool=SequencePool(sizes.num_blocks, sizes.num_slots, sizes.block_size),
         step=allocate_step(allocator, sizes),
         sizes=sizes,
@@ -102,6 +113,12 @@ def _refuse_unexecuted(circuit: Circuit, source: str) -> None:
             f"{source}: the family {circuit.arch} is not executed by this version, which has "
             f"forwards for {', '.join(LEGACY_FAMILIES)}; plan its memory with pipeline=memory"
         )
+    for node in circuit.nodes:
+        if node.weight_format is not None and parse_format(node.weight_format).is_quantised:
+            raise ConfigError(
+                f"{source}: declares the weight of {node.id} in {node.weight_format}, and this "
+                "version executes bf16 weights only; plan its memory with pipeline=memory"
+            )
 
 
 def _refuse_unread_biases(

@@ -6,6 +6,7 @@ of a run repeats exactly when its sequences are freed in reverse order of their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from metpipe.errors import ConfigError
@@ -62,12 +63,17 @@ class Sequence:
     slot: int
     blocks: list[int] = field(default_factory=list)
     length: int = 0
+    draft_length: int = 0
+    """tokens of the draft head's own cache, which starts empty and lies in the same blocks"""
     open: bool = True
 
 
 @dataclass(slots=True)
 class SequencePool:
-    """Opens, grows and closes sequences. The last block is a dummy that no sequence owns."""
+    """Opens, grows and closes sequences.
+
+    The last block is a dummy that no sequence owns, and so is the state slot behind the last one.
+    """
 
     num_blocks: int
     num_slots: int
@@ -84,6 +90,11 @@ class SequencePool:
         """The block that unused block-table entries and padding rows point to."""
         return self.num_blocks - 1
 
+    @property
+    def dummy_slot(self) -> int:
+        """The state slot that padding rows use."""
+        return self.num_slots
+
     def open(self) -> Sequence:
         """A new sequence on the next free slot, without blocks."""
         return Sequence(self.slots.take())
@@ -92,6 +103,19 @@ class SequencePool:
         """Give the sequence blocks for `num_tokens` tokens in all."""
         while len(sequence.blocks) * self.block_size < num_tokens:
             sequence.blocks.append(self.blocks.take())
+
+    def reserve_scattered(self, sequences: Items[Sequence], num_tokens: Items[int]) -> None:
+        """As `reserve` for each, one block of each in turn: no sequence's blocks are adjacent."""
+        while True:
+            short = [
+                sequence
+                for sequence, tokens in zip(sequences, num_tokens, strict=True)
+                if len(sequence.blocks) * self.block_size < tokens
+            ]
+            if not short:
+                return
+            for sequence in short:
+                sequence.blocks.append(self.blocks.take())
 
     def close(self, sequence: Sequence) -> None:
         """Return the sequence's blocks (last first) and its slot."""

@@ -65,8 +65,8 @@ class State(Protocol):
     def state_digests(self, sequence: Sequence) -> dict[str, str]:
         """State -> hex over what the sequence has committed, wherever it lies."""
 
-    def unowned_digests(self, owner: Sequence) -> dict[str, str]:
-        """State -> hex over what the sequence does not own."""
+    def unowned_digests(self, *owners: Sequence) -> dict[str, str]:
+        """State -> hex over what none of these sequences owns."""
 
 
 class StatefulCore(Core, State, Protocol):

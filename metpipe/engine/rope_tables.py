@@ -19,10 +19,27 @@ __all__ = ["RopeSpec", "rope_spec", "rope_tables"]
 
 F32 = npt.NDArray[np.float32]
 
+SCALING_KEYS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        "factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings",
+    ),
+    "yarn": (
+        "attention_factor", "beta_fast", "beta_slow", "factor",
+        "original_max_position_embeddings", "truncate",
+    ),
+}  # fmt: skip
+"""kind -> the rope parameters that change its table"""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """What fixes a table. `scaling` holds the numeric keys of the config's rope parameters."""
+    """What fixes a table, and nothing else, so that a table is made once.
+
+    `rotary_dim` is at most the head's: the channels behind it do not turn. `scaling` holds the rope
+    parameters that the kind computes with.
+    """
 
     kind: str
     theta: float
@@ -36,14 +53,20 @@ class RopeSpec:
 
 
 def rope_spec(parameters: Mapping[str, object], rotary_dim: int) -> RopeSpec:
-    """The spec behind a config's rope parameters: rope_type, rope_theta, numeric scaling keys."""
+    """The spec behind a config's rope parameters: rope_type, rope_theta, scaling keys.
+
+    Keys that this kind does not compute with are left out: `partial_rotary_factor` is in
+    `rotary_dim`, and `mrope_section` shares the pairs out among three position axes, which for text
+    all hold the same position.
+    """
+    kind = str(parameters["rope_type"])
     numbers = tuple(
         (key, float(value))
         for key, value in sorted(parameters.items())
-        if isinstance(value, int | float) and key != "rope_theta"
+        if isinstance(value, int | float) and key in SCALING_KEYS.get(kind, ())
     )
     return RopeSpec(
-        kind=str(parameters["rope_type"]),
+        kind=kind,
         theta=float(str(parameters["rope_theta"])),
         rotary_dim=rotary_dim,
         scaling=numbers,

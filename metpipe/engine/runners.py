@@ -23,6 +23,9 @@ from metpipe.engine.forward import BoundStep
 from metpipe.engine.kernel_arguments import ArgumentSources
 from metpipe.engine.kernel_set import KernelSet
 from metpipe.engine.legacy.dense import DenseLegacy, DenseShape
+from metpipe.engine.legacy.forward import Kernels, LegacyForward
+from metpipe.engine.legacy.hybrid import HybridLegacy
+from metpipe.engine.legacy.hybrid_shape import HybridShape
 from metpipe.engine.program import Launch, Program, arena_views, compile_program
 from metpipe.engine.selection import ForwardSelect
 from metpipe.errors import ConfigError
@@ -32,8 +35,47 @@ if TYPE_CHECKING:
 
 __all__ = ["LEGACY_FAMILIES", "CircuitRunner", "LegacyRunner", "check_select"]
 
-LEGACY_FAMILIES = {"dense_gqa": DenseLegacy}
-"""circuit arch -> its hand-written forward"""
+Step = Mapping[str, torch.Tensor | int]
+
+
+def _dense(model: Model, kernels: Kernels, step: Step) -> LegacyForward:
+    shape = DenseShape.from_config(model.config)
+    return DenseLegacy(
+        shape=shape,
+        kernels=kernels,
+        weights=model.weights,
+        states=model.states,
+        step=step,
+        rope=model.rope(shape.rope(model.config)),
+        allocator=model.allocator,
+        max_rows=model.sizes.max_rows,
+        max_head_rows=model.sizes.max_head_rows,
+    )
+
+
+def _hybrid(model: Model, kernels: Kernels, step: Step) -> LegacyForward:
+    shape = HybridShape.from_config(model.config)
+    return HybridLegacy(
+        shape=shape,
+        kernels=kernels,
+        weights=model.weights,
+        states=model.states,
+        snapshots=model.snapshots,
+        step=step,
+        rope=model.rope(shape.rope(model.config)),
+        allocator=model.allocator,
+        max_rows=model.sizes.max_rows,
+        max_head_rows=model.sizes.max_head_rows,
+        drafter_hidden=model.drafter_hidden_SD,
+    )
+
+
+LEGACY_FAMILIES: Mapping[str, Callable[[Model, Kernels, Step], LegacyForward]] = {
+    "dense_gqa": _dense,
+    "qwen3_5": _hybrid,
+    "qwen3_6_moe": _hybrid,
+}
+"""circuit arch -> makes its hand-written forward"""
 
 
 class LegacyRunner:
@@ -42,25 +84,16 @@ class LegacyRunner:
     def __init__(self, model: Model) -> None:
         self._kernels = model.sets.builtin
         self._launched: list[str] = []
-        shape = DenseShape.from_config(model.config)
-        self._legacy = DenseLegacy(
-            shape=shape,
-            kernels=_Recording(self._kernels.functions, self._launched),
-            weights=model.weights,
-            states=model.states,
-            step=step_sources(model),
-            rope=model.rope(shape.rope(model.config)),
-            allocator=model.allocator,
-            max_rows=model.sizes.max_rows,
-            max_head_rows=model.sizes.max_sequences,
-        )
+        kernels = _Recording(self._kernels.functions, self._launched)
+        self._legacy = LEGACY_FAMILIES[model.circuit.arch](model, kernels, step_sources(model))
 
-    def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
-        """The hand-written launches for `rows` rows; `mode` does not change them."""
+    def bind(self, mode: str, rows: int) -> BoundStep:
+        """The hand-written launches for `rows` rows; only prefill and draft are of their own."""
         self._launched.clear()
-        launches, logits_SV = self._legacy.bind(rows, sequences)
+        step = self._legacy.bind(mode, rows)
         counts = {name: self._launched.count(name) for name in dict.fromkeys(self._launched)}
-        return BoundStep(in_one_launch(self._kernels, launches), logits_SV, counts, plan=None)
+        run = in_one_launch(self._kernels, step.launches)
+        return BoundStep(run, step.logits_SV, step.tokens_S1, step.hidden_RD, counts, plan=None)
 
     def kernel_digest(self, kernel: str) -> str:
         """The built-in set's digest of a kernel."""
@@ -85,22 +118,36 @@ class CircuitRunner:
             "arena", select.name, (self._arena_bytes(),), torch.uint8
         )
 
-    def bind(self, mode: str, rows: int, sequences: int) -> BoundStep:
+    def bind(self, mode: str, rows: int) -> BoundStep:
         """The program of the plan that covers (mode, rows)."""
-        program, _ = self.program(mode, rows)
+        program, views = self.program(mode, rows)
         run = in_one_launch(self._model.sets.builtin, program.launches)
-        return BoundStep(run, program.outputs["logits"], program.kernels, _facts(program.plan))
+        outputs = program.outputs
+        hidden_RD = outputs.get("hidden", views.get(self._drafts_read or ""))
+        return BoundStep(
+            run,
+            outputs["logits"],
+            outputs["tokens"],
+            hidden_RD,
+            program.kernels,
+            _facts(program.plan),
+        )
 
     def program(self, mode: str, rows: int) -> tuple[Program, Mapping[str, torch.Tensor]]:
         """The bound program, and its edges in the arena: edge id -> [rows, dim]."""
         plan = self.plan(mode, rows)
         views = arena_views(plan, layout(plan, rows), rows, self._arena)
         model = self._model
+        if mode == "draft":
+            assert self._drafts_read is not None, "the circuit has a draft section"
+            assert model.drafter_hidden_SD is not None, "the pools are sized for drafts"
+            views[self._drafts_read] = model.drafter_hidden_SD[:rows]
         sources = ArgumentSources(
             circuit=model.circuit,
             weights=model.weights,
             edges=views,
             states=model.states,
+            snapshots=model.snapshots,
             rope=model.rope_of,
             step=step_sources(model, rows),
             rows_of=lambda edge_id: edge_rows(plan, model.circuit.edges[edge_id], rows),
@@ -141,9 +188,15 @@ class CircuitRunner:
         """Give the arena back."""
         self._model.allocator.free(self._arena)
 
+    @property
+    def _drafts_read(self) -> str | None:
+        """The main model's edge that the draft head starts from."""
+        blocks = self._model.circuit.blocks
+        return next((block.stream_in for block in blocks if block.section == "draft"), None)
+
     def _arena_bytes(self) -> int:
-        """The widest program's arena: one-row decode, and the widest prefill."""
-        runs = (("decode", 1), ("prefill", self._model.sizes.max_rows))
+        """The widest program's arena, over the modes that will run."""
+        runs = self._model.sizes.runs
         return max(layout(self.plan(mode, rows), rows).total for mode, rows in runs)
 
 
@@ -213,6 +266,7 @@ def step_sources(model: Model, rows: int | None = None) -> dict[str, torch.Tenso
         "token_ids": step.token_ids_R[:rows],
         "positions": step.positions_R[:rows],
         "slots": step.slots_R[:rows],
+        "snapshots": step.snapshots_R[:rows],
         "block_table": step.block_table_RB[:rows],
         "block_size": model.sizes.block_size,
     }

@@ -5,12 +5,10 @@ For localising a difference. An edge that lives inside a group has no memory and
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from metpipe.engine.forward import Forward
 from metpipe.engine.model import Model
-from metpipe.engine.pools import Sequence
 from metpipe.engine.runners import CircuitRunner
 
 __all__ = ["WrittenEdge", "trace_step"]
@@ -30,18 +28,13 @@ class WrittenEdge:
     digest: str
 
 
-def trace_step(
-    model: Model, forward: Forward, sequence: Sequence, mode: str, tokens: Items[int]
-) -> tuple[WrittenEdge, ...]:
-    """Run one step, as the forward would, and digest every edge when it is written.
+def trace_step(model: Model, forward: Forward, mode: str, rows: int) -> tuple[WrittenEdge, ...]:
+    """Run the step whose inputs are filled, and digest every edge when it is written.
 
-    The edges come in the order in which the plan writes them; the sequence is `tokens` longer
-    afterwards.
+    The edges come in the order in which the plan writes them.
     """
     assert isinstance(forward.runner, CircuitRunner), "only a circuit forward has edges"
-    forward.pool.reserve(sequence, sequence.length + len(tokens))
-    forward.step.fill_run(sequence, tokens)
-    program, edges = forward.runner.program(mode, len(tokens))
+    program, edges = forward.runner.program(mode, rows)
     launches = iter(program.launches)
     written = []
     for group in program.plan.groups:
@@ -62,5 +55,4 @@ def trace_step(
                 for edge in node.outputs
                 if edge in edges
             ]
-    sequence.length += len(tokens)
     return tuple(written)

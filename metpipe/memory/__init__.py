@@ -8,11 +8,13 @@ from metpipe.memory.evaluate import ACCOUNTINGS, evaluate
 from metpipe.memory.inverse import Inverse, largest_fitting, max_concurrency, max_isl
 from metpipe.memory.kernel_set import KernelSet, read_kernel_set
 from metpipe.memory.ledger import LedgerRow, check_ledger
-from metpipe.memory.planned import Planned
-from metpipe.memory.point import Boot, Point, Serve, Workload, serve_from_config
+from metpipe.memory.planned import Planned, StateGroup
+from metpipe.memory.point import Boot, Point, Workload
 from metpipe.memory.record import to_record
 from metpipe.memory.registry import read_devices
 from metpipe.memory.report import MemoryReport, Term
+from metpipe.memory.serve import Serve, serve_from_config
+from metpipe.memory.stored import quantised_formats
 
 __all__ = [
     "ACCOUNTINGS",
@@ -27,6 +29,7 @@ __all__ = [
     "Planned",
     "Point",
     "Serve",
+    "StateGroup",
     "Term",
     "Workload",
     "check_ledger",
@@ -38,6 +41,7 @@ __all__ = [
     "max_concurrency",
     "max_isl",
     "node_shares",
+    "quantised_formats",
     "read_devices",
     "read_kernel_set",
     "serve_from_config",

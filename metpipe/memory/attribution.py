@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from metpipe.circuit import layout
 from metpipe.memory.point import Point
-from metpipe.memory.report import MemoryReport, RunBytes
+from metpipe.memory.report import CopyBytes, MemoryReport, RunBytes
 
 __all__ = ["NodeShare", "node_shares"]
 
@@ -20,25 +20,37 @@ OWNS = ("update", "write")
 class NodeShare:
     """One node's bytes.
 
-    `stored` and `state` add up over the nodes to the terms weights, and kv plus states.
-    `activations` are the edges that the node writes in the widest run; the arena holds them in
-    turns, so their sum is the run's materialized, not the arena.
+    `stored`, `derived` and `state` add up over the nodes to the weights, the copies, and what the
+    states hold. `activations` are the edges that the node writes in the widest run; the arena holds
+    them in turns, so their sum is the run's materialized, not the arena. `workspace` is the largest
+    buffer that it launches with, which others share.
     """
 
     node: str
     op: str
     layer: int | None
     stored: int
+    derived: tuple[CopyBytes, ...]
     activations: int
+    workspace: int
     state: int
 
 
 def node_shares(point: Point, report: MemoryReport) -> tuple[NodeShare, ...]:
     """A row per node of the circuit, in execution order; `report` is the point's evaluation."""
     activations = _activations(point, widest_run(report))
-    states = _states(point, report)
+    states, spaces = _states(point, report), _workspaces(point, report)
     return tuple(
-        NodeShare(row.node, row.op, row.layer, row.stored, activations[row.node], states[row.node])
+        NodeShare(
+            node=row.node,
+            op=row.op,
+            layer=row.layer,
+            stored=row.stored,
+            derived=row.derived,
+            activations=activations[row.node],
+            workspace=spaces[row.node],
+            state=states[row.node],
+        )
         for row in report.counts.nodes
     )
 
@@ -58,15 +70,30 @@ def _activations(point: Point, run: RunBytes) -> Mapping[str, int]:
 
 
 def _states(point: Point, report: MemoryReport) -> Mapping[str, int]:
-    """Each state's bytes at the first node that writes it."""
-    unowned = {
-        state: group.bytes // len(group.states)
-        for group in report.counts.states
-        for state in group.states
-    }
+    """Each state's bytes, in all its holdings, at the first node that writes it."""
+    unowned = Counter[str]()
+    for group in report.counts.states:
+        for state in group.states:
+            unowned[state] += group.bytes // len(group.states)
     shares = Counter[str]()
     for node in point.planned.circuit.nodes:
         for state, access in node.state.items():
             if access in OWNS:
                 shares[node.id] += unowned.pop(state, 0)
+    return shares
+
+
+def _workspaces(point: Point, report: MemoryReport) -> Mapping[str, int]:
+    """The largest buffer of the families that run each node, at that buffer's own run."""
+    shares = Counter[str]()
+    families = {family.name: family for family in point.planned.kernel_set.families}
+    runs = {run.label: run for run in report.counts.runs}
+    for space in report.counts.workspaces:
+        run = runs[space.run]
+        plan = point.planned.sizes(run.mode, run.rows).plan
+        for group in plan.groups:
+            if group.rule.kernel_names & families[space.family].kernels:
+                for index in group.nodes:
+                    name = plan.circuit.nodes[index].id
+                    shares[name] = max(shares[name], space.bytes)
     return shares

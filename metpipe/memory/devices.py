@@ -27,7 +27,8 @@ class DriverLaw:
 class Device:
     """A device of the registry. `memory_bytes` is None until the executing machine says it (cpu).
 
-    `driver` is None for a class that nobody calibrated. `strict` refuses a utilisation above the
+    `driver` is None for a class that nobody calibrated. `split_k` is how met's decode splits
+    the keys on this class. `strict` refuses a utilisation above the
     class's ceiling; `require_calibrated` refuses a plan whose driver term is a range.
     """
 
@@ -40,6 +41,7 @@ class Device:
     compute_capability: str | None
     memory_bandwidth_gbps: float | None
     driver: DriverLaw | None
+    split_k: Literal["legacy", "auto"] | None = None
     strict: bool = False
     require_calibrated: bool = False
 

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from metpipe.errors import ConfigError
 from metpipe.memory import formulas
+from metpipe.memory.met import count as met
 from metpipe.memory.metpipe import count as count_metpipe
 from metpipe.memory.point import Point, refuse_impossible
 from metpipe.memory.report import Answer, Counts, MemoryReport, PoolRoom, Term
 
-__all__ = ["ACCOUNTINGS", "evaluate"]
+__all__ = ["ACCOUNTINGS", "Accounting", "answer_at", "evaluate", "headroom_at"]
 
-ACCOUNTINGS: Mapping[str, Callable[[Point], Counts]] = {"metpipe": count_metpipe}
-"""Accounting -> what counts for it. Another engine's stands beside `metpipe` here."""
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Whose allocations are counted: everything, or the terms alone where those are cheaper."""
+
+    count: Callable[[Point], Counts]
+    terms: Callable[[Point], tuple[Term, ...]]
+
+
+ACCOUNTINGS: Mapping[str, Accounting] = {
+    "metpipe": Accounting(count_metpipe, lambda point: count_metpipe(point).terms),
+    "met": Accounting(met.count, met.terms),
+}
+"""Another engine's stands beside `metpipe` here."""
 
 CONTEXT_BYTES = 475 * 2**20
 """Context, modules and local memory, probed on gb10: 250 + 94 + 131 MiB."""
@@ -29,22 +43,15 @@ def evaluate(point: Point) -> MemoryReport:
     Raises:
         ConfigError: the point asks for what no serve can do, or for what cannot be counted.
     """
-    if point.accounting not in ACCOUNTINGS:
-        known = ", ".join(ACCOUNTINGS)
-        raise ConfigError(
-            f"memory.accounting={point.accounting}: nobody counts that yet; use one of {known}"
-        )
-    refuse_impossible(point)
-    counts = ACCOUNTINGS[point.accounting](point)
-    device_bytes = point.device.memory_bytes or 0
-    budget = formulas.budget_bytes(device_bytes, point.serve.gpu_memory_utilization)
+    counts = _accounting(point).count(point)
+    budget = _budget(point)
     terms = (*counts.terms, driver_term(point, budget))
-    low, high = sum(term.low for term in terms), sum(term.high for term in terms)
+    low, high = _span(terms)
     return MemoryReport(
         accounting=point.accounting,
         device=point.device.id,
         kernel_set=point.planned.kernel_set.name,
-        device_bytes=device_bytes,
+        device_bytes=point.device.memory_bytes or 0,
         budget=budget,
         counts=counts,
         terms=terms,
@@ -56,6 +63,48 @@ def evaluate(point: Point) -> MemoryReport:
     )
 
 
+def answer_at(point: Point) -> Answer:
+    """The answer of `evaluate`, without the rows behind it.
+
+    Raises:
+        ConfigError: as `evaluate`.
+    """
+    surely, possibly = headroom_at(point)
+    if surely >= 0:
+        return "fits"
+    return "depends" if possibly >= 0 else "does not fit"
+
+
+def headroom_at(point: Point) -> tuple[int, int]:
+    """(headroom_low, headroom_high) of `evaluate`, without the rows behind them.
+
+    Raises:
+        ConfigError: as `evaluate`.
+    """
+    terms, budget = _accounting(point).terms(point), _budget(point)
+    low, high = _span((*terms, driver_term(point, budget)))
+    return budget - high, budget - low
+
+
+def _accounting(point: Point) -> Accounting:
+    if point.accounting not in ACCOUNTINGS:
+        known = ", ".join(ACCOUNTINGS)
+        raise ConfigError(
+            f"memory.accounting={point.accounting}: nobody counts that yet; use one of {known}"
+        )
+    refuse_impossible(point)
+    return ACCOUNTINGS[point.accounting]
+
+
+def _budget(point: Point) -> int:
+    device_bytes, utilization = point.device.memory_bytes or 0, point.serve.gpu_memory_utilization
+    return formulas.budget_bytes(device_bytes, utilization)
+
+
+def _span(terms: tuple[Term, ...]) -> tuple[int, int]:
+    return sum(term.low for term in terms), sum(term.high for term in terms)
+
+
 def driver_term(point: Point, budget: int) -> Term:
     """What the driver takes: nothing on a CPU, a calibrated law, or a stated range."""
     device = point.device
@@ -63,7 +112,8 @@ def driver_term(point: Point, budget: int) -> Term:
         return Term("driver", 0, 0, "exact", "nothing is charged on a CPU")
     if device.driver is not None:
         law = device.driver
-        driver = formulas.driver_bytes(budget, law.fixed_bytes, law.budget_per_mille)
+        slack = 0 if point.met is None else point.met.chunk_slack
+        driver = formulas.driver_bytes(budget, law.fixed_bytes, law.budget_per_mille, slack)
         source = (
             f"{law.fixed_bytes} + floor(budget / 1000) x {law.budget_per_mille}, calibrated on "
             f"{law.calibrated_on}"
@@ -87,7 +137,7 @@ def _pool_room(point: Point, counts: Counts, budget: int, low: int, high: int) -
     """The KV pool that the budget leaves when everything else stays as it is."""
     if not counts.kv_blocks:
         return None
-    pool = sum(state.bytes for state in counts.states if state.holding == "blocks")
+    pool = counts.pool_bytes
     block_bytes = pool // counts.kv_blocks
     return PoolRoom(
         block_size=point.serve.block_size,

@@ -14,23 +14,18 @@ from metpipe.circuit import formats
 from metpipe.errors import ConfigError
 
 __all__ = [
-    "LADDER",
     "block_table_width",
     "budget_bytes",
     "driver_bytes",
     "element_bytes",
     "kv_blocks",
     "kv_bytes",
-    "padded_rows",
     "prefill_rows",
     "recurrent_bytes",
     "rope_table_bytes",
     "step_input_bytes",
     "weight_bytes",
 ]
-
-LADDER = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Row counts that a batch of several sequences is padded to; above the last, none is added."""
 
 WEIGHT_ELEMENT_BYTES = 2
 TABLE_ELEMENT_BYTES = 4
@@ -77,13 +72,6 @@ def recurrent_bytes(num_slots: int, elements: int, dtype_bytes: int) -> int:
     return (num_slots + 1) * elements * dtype_bytes
 
 
-def padded_rows(num_sequences: int) -> int:
-    """Rows of a decode step: 1 alone, else the first rung of `LADDER` that holds the sequences."""
-    if num_sequences == 1:
-        return 1
-    return next((rung for rung in LADDER if rung >= num_sequences), num_sequences)
-
-
 def prefill_rows(isl: int, max_prefill_tokens: int) -> int:
     """Rows of the widest prefill: a prompt, or a chunk of it."""
     return min(max_prefill_tokens, isl)
@@ -100,11 +88,11 @@ def block_table_width(max_seq_len: int, block_size: int) -> int:
 
 
 def step_input_bytes(num_rows: int, max_seq_len: int, block_size: int) -> int:
-    """What a step reads besides edges, for its widest run: i32 token ids, positions, slots, blocks.
+    """What a step reads besides edges, for its widest run, in i32.
 
-    Three entries a row, and a row of the block table for each.
+    A row has a token id, a position, a slot, a snapshot row, and a row of the block table.
     """
-    return num_rows * (3 + block_table_width(max_seq_len, block_size)) * STEP_ELEMENT_BYTES
+    return num_rows * (4 + block_table_width(max_seq_len, block_size)) * STEP_ELEMENT_BYTES
 
 
 def budget_bytes(device_bytes: int, utilization: float) -> int:
@@ -112,9 +100,11 @@ def budget_bytes(device_bytes: int, utilization: float) -> int:
     return math.floor(device_bytes * utilization)
 
 
-def driver_bytes(budget: int, fixed_bytes: int, budget_per_mille: int) -> int:
+def driver_bytes(budget: int, fixed_bytes: int, budget_per_mille: int, chunk_slack: int = 0) -> int:
     """What the driver takes for itself: a fixed part and a share of the budget.
 
     fixed + floor(budget / 1000) x per mille: context, modules and graphs, then page bookkeeping.
+    `chunk_slack` is what small allocations leave unused of the driver's chunks; only a ledger
+    knows it.
     """
-    return fixed_bytes + budget // 1000 * budget_per_mille
+    return fixed_bytes + budget // 1000 * budget_per_mille + chunk_slack

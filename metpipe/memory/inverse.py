@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from metpipe.errors import ConfigError
-from metpipe.memory.evaluate import evaluate
+from metpipe.memory.evaluate import answer_at
 from metpipe.memory.point import Point
 from metpipe.memory.report import Answer
 
@@ -59,7 +59,7 @@ def largest_fitting(low: int, high: int, fits: Callable[[int], bool]) -> int | N
 
 
 def max_concurrency(point: Point) -> Inverse:
-    """The most sequences that fit at the point's ISL and OSL: 1 .. its slots.
+    """The most sequences that fit at the point's ISL and OSL: 1 .. its slots (128 if they follow).
 
     Raises:
         ConfigError: as `evaluate` at one sequence.
@@ -69,7 +69,7 @@ def max_concurrency(point: Point) -> Inverse:
         load = replace(point.workload, concurrency=concurrency)
         return replace(point, workload=load)
 
-    return _inverse("max_concurrency", point.num_slots, at)
+    return _inverse("max_concurrency", point.widest, at)
 
 
 def max_isl(point: Point) -> Inverse:
@@ -95,7 +95,7 @@ def _inverse(
     @cache
     def answer(value: int) -> Answer:
         asked.add(value)
-        return evaluate(at(value)).answer
+        return answer_at(at(value))
 
     surely = largest_fitting(1, high, lambda value: answer(value) == "fits")
     possibly = largest_fitting(1, high, lambda value: answer(value) != "does not fit")

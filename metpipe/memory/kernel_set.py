@@ -19,10 +19,14 @@ __all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_se
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A scratch buffer: as many bytes as the largest of its expressions, divisions rounded up."""
+    """A scratch buffer: as many bytes as the largest of its expressions, divisions rounded up.
+
+    `in_arena` says that an engine with a legacy arena has it in there.
+    """
 
     name: str
     expressions: tuple[str, ...]
+    in_arena: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class KernelSet:
 class _Workspace(Strict):
     name: str
     bytes: list[str] = Field(min_length=1)
+    arena: bool = False
     why: str = ""
 
 
@@ -106,7 +111,9 @@ def _family(row: _Family, source: str) -> Family:
     for workspace in row.workspace:
         for expression in workspace.bytes:
             parse_expr(expression, f"{source}: {row.name}.{workspace.name}")
-    workspaces = tuple(Workspace(entry.name, tuple(entry.bytes)) for entry in row.workspace)
+    workspaces = tuple(
+        Workspace(entry.name, tuple(entry.bytes), entry.arena) for entry in row.workspace
+    )
     return Family(row.name, frozenset(row.kernels), workspaces)
 
 

@@ -25,6 +25,7 @@ class WorkspaceNeed:
     name: str
     bytes: int
     nodes: int
+    in_arena: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class PlanSizes:
 
     plan: Plan
     families: tuple[Family, ...]
+    uncovered: tuple[str, ...] = ()
+    """ops that no kernel covers; the plan is then one group per op"""
     _classes: tuple[_SizeClass, ...] = field(init=False)
     _lifetimes: Lifetimes = field(init=False)
     _uses: tuple[_Use, ...] = field(init=False)
@@ -82,7 +85,13 @@ class PlanSizes:
         """
         known = {**self.plan.circuit.dims, **names, "n": rows}
         return tuple(
-            WorkspaceNeed(use.family, use.workspace.name, _largest(use, known), use.nodes)
+            WorkspaceNeed(
+                use.family,
+                use.workspace.name,
+                _largest(use, known),
+                use.nodes,
+                use.workspace.in_arena,
+            )
             for use in self._uses
         )
 

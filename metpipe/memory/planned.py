@@ -14,14 +14,16 @@ from metpipe.circuit import (
     Select,
     Situation,
     StateDecl,
+    Uncovered,
     fuse,
     node_weight_shapes,
     row_buckets,
 )
-from metpipe.memory.formulas import weight_bytes
 from metpipe.memory.kernel_set import KernelSet
 from metpipe.memory.plan_sizes import PlanSizes
 from metpipe.memory.report import NodeBytes
+from metpipe.memory.stored import quantised_formats, stored_bytes
+from metpipe.memory.unplanned import unplanned
 
 __all__ = ["Planned", "RopeTable", "StateGroup"]
 
@@ -40,6 +42,7 @@ class StateGroup:
     elements: int
     section: str
     states: tuple[str, ...]
+    verify: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,9 @@ class Planned:
     levers: frozenset[str] = frozenset()
     nodes: tuple[NodeBytes, ...] = field(init=False)
     weights: int = field(init=False)
-    """bytes of every tensor that a node binds, each binding once"""
+    """bytes of every tensor that a node binds, in the format of its weight, each binding once"""
+    quantised_formats: tuple[str, ...] = field(init=False)
+    """formats other than bf16 that some matrix is declared in"""
     states: tuple[StateGroup, ...] = field(init=False)
     rope_tables: tuple[RopeTable, ...] = field(init=False)
     _buckets: dict[str, list[int]] = field(init=False, default_factory=dict)
@@ -72,22 +77,34 @@ class Planned:
     def __post_init__(self) -> None:
         self.nodes = _stored(self.circuit)
         self.weights = sum(node.stored for node in self.nodes)
+        self.quantised_formats = quantised_formats(self.circuit.nodes)
         self.states = _grouped(self.circuit)
         self.rope_tables = _rope_tables(self.circuit)
 
     def sizes(self, mode: str, rows: int) -> PlanSizes:
         """The plan for a mode at a row count, with the sizes that follow from it.
 
-        Raises:
-            ConfigError: the rules do not cover the circuit at these rows.
+        Where the rules leave ops uncovered, these are the sizes of a plan of one group per op.
         """
         key = (mode, self._bucket(mode, rows))
         if key not in self._sizes:
-            self._sizes[key] = PlanSizes(self.plan(mode, rows), self.kernel_set.families)
+            self._sizes[key] = self._planned(mode, rows)
         return self._sizes[key]
 
+    def _planned(self, mode: str, rows: int) -> PlanSizes:
+        families = self.kernel_set.families
+        try:
+            return PlanSizes(self.plan(mode, rows), families)
+        except Uncovered as problem:
+            plan = unplanned(self.circuit, mode, rows)
+            return PlanSizes(plan, families, uncovered=problem.ops)
+
     def plan(self, mode: str, rows: int) -> Plan:
-        """Fuse afresh."""
+        """Fuse afresh.
+
+        Raises:
+            Uncovered: the rules do not cover the circuit at these rows.
+        """
         situation = Situation(
             mode=mode,
             rows=rows,
@@ -115,7 +132,7 @@ def _stored(circuit: Circuit) -> tuple[NodeBytes, ...]:
     for node in circuit.nodes:
         tensors = node_weight_shapes(circuit, node)
         names = tuple(name for name, _ in tensors)
-        size = 0 if names in seen else weight_bytes(shape for _, shape in tensors)
+        size = 0 if names in seen else stored_bytes(circuit, node)
         seen.add(names)
         stored.append(NodeBytes(node.id, node.op, node.layer, size))
     return tuple(stored)
@@ -124,8 +141,8 @@ def _stored(circuit: Circuit) -> tuple[NodeBytes, ...]:
 def _grouped(circuit: Circuit) -> tuple[StateGroup, ...]:
     groups: dict[tuple[object, ...], list[StateDecl]] = {}
     for state in circuit.states.values():
-        key = (state.local, state.kind, state.lifetime, state.format, state.elements, state.section)
-        groups.setdefault(key, []).append(state)
+        key = (state.local, state.kind, state.lifetime, state.format, state.elements)
+        groups.setdefault((*key, state.section, state.verify), []).append(state)
     return tuple(
         StateGroup(
             local=members[0].local,
@@ -135,6 +152,7 @@ def _grouped(circuit: Circuit) -> tuple[StateGroup, ...]:
             elements=members[0].elements,
             section=members[0].section,
             states=tuple(state.id for state in members),
+            verify=members[0].verify,
         )
         for members in groups.values()
     )

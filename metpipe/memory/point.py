@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from metpipe.errors import ConfigError
 from metpipe.memory.devices import Device
+from metpipe.memory.met.side import MetSide
 from metpipe.memory.planned import Planned
+from metpipe.memory.serve import Serve
 
-__all__ = ["Boot", "Point", "Serve", "Workload", "refuse_impossible", "serve_from_config"]
+__all__ = ["WIDEST_AUTO", "Boot", "Point", "Workload", "refuse_impossible"]
 
-
-@dataclass(frozen=True, slots=True)
-class Serve:
-    """The serve flags that size something; lengths in tokens."""
-
-    max_seq_len: int
-    max_batch_size: int
-    gpu_memory_utilization: float
-    kv_cache_dtype: str
-    ssm_h_dtype: str
-    block_size: int
-    max_prefill_tokens: int
+WIDEST_AUTO = 128
+"""The most sequences that are asked about when the slots follow them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +35,17 @@ class Boot:
     kv_blocks: int
     slots: int
     runs: tuple[tuple[str, int], ...]
+    snapshot_rows: int = 0
+    """recurrent states kept between the rows of a verify, over all its sequences"""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """Everything that `evaluate` reads. Points of one model share its `planned` cache.
 
-    `slots` (None: max_batch_size) sizes the pool of recurrent states and bounds the concurrency.
-    `threads` is what a workspace expression may name; None when no machine executes.
+    `slots` (None: max_batch_size) sizes the pool of recurrent states and bounds the concurrency;
+    where `slots_follow`, there are as many as sequences. `threads` is what a workspace expression
+    may name; None when no machine executes. `met` is what the accounting of that name reads beside.
     """
 
     planned: Planned
@@ -62,74 +56,25 @@ class Point:
     slots: int | None = None
     threads: int | None = None
     boot: Boot | None = None
+    slots_follow: bool = False
+    met: MetSide | None = None
 
     @property
     def num_slots(self) -> int:
         """Sequences that the pool of states has room for, without the dummy."""
+        if self.slots_follow:
+            return self.workload.concurrency
         return self.serve.max_batch_size if self.slots is None else self.slots
+
+    @property
+    def widest(self) -> int:
+        """The most sequences at once that the serve could be asked for."""
+        return WIDEST_AUTO if self.slots_follow else self.num_slots
 
     @property
     def num_tokens(self) -> int:
         """Tokens of a finished sequence."""
         return self.workload.isl + self.workload.osl
-
-
-OFF: Mapping[str, tuple[object, ...]] = {
-    "speculative": (False,),
-    "dflash": (False,),
-    "enable_prefix_caching": (False,),
-    "high_speed_swap": (False,),
-    "weight_quantization": ("declared", "bf16"),
-    "expert_quantization": ("declared", "bf16"),
-    "lm_head_dtype": ("default", "bf16"),
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "expert_parallel_size": (1,),
-    "rank": (0,),
-}
-"""Flags that this engine does not serve yet -> the values that ask for nothing."""
-
-SLEEPING = frozenset(
-    {
-        "dflash_gamma",
-        "num_drafts",
-        "mtp_max_seqs",
-        "mtp_quantization",
-        "ssm_rollback_mode",
-        "ssm_cache_slots",
-        "ssm_decode_ring_slots",
-    }
-)
-"""Flags that size nothing while speculation and prefix caching are off."""
-
-
-def serve_from_config(flags: Mapping[str, object]) -> Serve:
-    """The serve flags of a config as the `metpipe` accounting reads them.
-
-    Raises:
-        ConfigError: a flag that is missing or unknown, of a wrong type, or asks for what this
-            engine does not allocate.
-    """
-    names = tuple(Serve.__dataclass_fields__)
-    if unknown := set(flags) - set(names) - set(OFF) - SLEEPING:
-        raise ConfigError(f"serve.{min(unknown)}: not a serve flag that this accounting knows")
-    for name, neutral in OFF.items():
-        if name in flags and flags[name] not in (None, *neutral):
-            raise ConfigError(
-                f"serve.{name}={_typed(flags[name])}: this engine allocates nothing for it yet, so "
-                f"the metpipe accounting cannot count it; set serve.{name}={_typed(neutral[0])}"
-            )
-    if missing := [name for name in names if flags.get(name) is None]:
-        raise ConfigError(f"serve.{missing[0]}: the memory plan needs it; set serve.{missing[0]}")
-    return Serve(
-        max_seq_len=_count(flags, "max_seq_len"),
-        max_batch_size=_count(flags, "max_batch_size"),
-        gpu_memory_utilization=_share(flags, "gpu_memory_utilization"),
-        kv_cache_dtype=_text(flags, "kv_cache_dtype"),
-        ssm_h_dtype=_text(flags, "ssm_h_dtype"),
-        block_size=_count(flags, "block_size"),
-        max_prefill_tokens=_count(flags, "max_prefill_tokens"),
-    )
 
 
 def refuse_impossible(point: Point) -> None:
@@ -187,29 +132,3 @@ def _refuse_device(device: Device, utilization: float) -> None:
             "its driver term is a range; choose a calibrated device or set "
             "hardware.require_calibrated=false"
         )
-
-
-def _typed(value: object) -> str:
-    """A value as it is typed."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _count(flags: Mapping[str, object], name: str) -> int:
-    value = flags[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"serve.{name}: a whole number of at least 1 is needed, got {value!r}")
-    return value
-
-
-def _share(flags: Mapping[str, object], name: str) -> float:
-    value = flags[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ConfigError(f"serve.{name}: a share above 0 and at most 1 is needed, got {value!r}")
-    return float(value)
-
-
-def _text(flags: Mapping[str, object], name: str) -> str:
-    value = flags[name]
-    if not isinstance(value, str):
-        raise ConfigError(f"serve.{name}: a name is needed, got {value!r}")
-    return value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
+from metpipe.memory.attribution import NodeShare
 from metpipe.memory.inverse import Inverse
 from metpipe.memory.ledger import LedgerRow
 from metpipe.memory.report import MemoryReport, PoolRoom
@@ -18,9 +20,15 @@ def to_record(
     inverse: tuple[Inverse, ...] = (),
     ledger: tuple[LedgerRow, ...] | None = None,
     notes: tuple[str, ...] = (),
+    shares: tuple[NodeShare, ...] = (),
+    facts: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
-    """The report, with the inverse answers, the ledger's rows and further notes, where given."""
+    """The report, with what is given beside it.
+
+    Inverse answers, the ledger's rows, further notes, what each node owns, lines of the header.
+    """
     counts = report.counts
+    copies = [copy for node in counts.nodes for copy in node.derived]
     return {
         "schema": SCHEMA,
         "header": {
@@ -29,16 +37,20 @@ def to_record(
             "kernel_set": report.kernel_set,
             "device_bytes": report.device_bytes,
             "notes": [*report.notes, *notes],
+            "facts": dict(facts or {}),
         },
         "terms": [asdict(term) for term in report.terms],
-        "nodes": [asdict(node) for node in counts.nodes],
+        "nodes": [_share(share) for share in shares],
         "states": [{**asdict(state), "states": list(state.states)} for state in counts.states],
-        "runs": [asdict(run) for run in counts.runs],
+        "runs": [{**asdict(run), "uncovered": list(run.uncovered)} for run in counts.runs],
         "workspaces": [asdict(workspace) for workspace in counts.workspaces],
         "totals": {
             "low": report.total_low,
             "high": report.total_high,
             "budget": report.budget,
+            "host": counts.host,
+            "leaked": sum(copy.bytes for copy in copies if copy.leaked),
+            "planned": max(run.arena for run in counts.runs),
             "headroom_low": report.headroom_low,
             "headroom_high": report.headroom_high,
             "answer": report.answer,
@@ -47,6 +59,10 @@ def to_record(
         "inverse": {answer.query: _inverse(answer) for answer in inverse},
         "ledger": None if ledger is None else [_ledger_row(row) for row in ledger],
     }
+
+
+def _share(share: NodeShare) -> dict[str, object]:
+    return {**asdict(share), "derived": [asdict(copy) for copy in share.derived]}
 
 
 def _pool(pool: PoolRoom) -> dict[str, int]:

@@ -29,6 +29,7 @@ class _Memory(Strict):
 class _Class(Strict):
     id: str
     kind: Literal["cpu", "gpu"]
+    split_k: Literal["legacy", "auto"] | None = None
     memory: _Memory | None = None
 
 
@@ -125,6 +126,7 @@ def _device(row: _Row, registry: _Registry, source: str) -> Device:
         compute_capability=row.compute_capability,
         memory_bandwidth_gbps=row.memory_bandwidth_gbps,
         driver=None if entry.memory is None else _law(entry.memory),
+        split_k=entry.split_k,
     )
 
 

@@ -7,7 +7,9 @@ from typing import Literal
 
 __all__ = [
     "Answer",
+    "CopyBytes",
     "Counts",
+    "Holding",
     "MemoryReport",
     "NodeBytes",
     "PoolRoom",
@@ -23,6 +25,10 @@ Status = Literal["exact", "calibrated", "uncalibrated"]
 
 Answer = Literal["fits", "does not fit", "depends"]
 
+Holding = Literal["blocks", "live", "steps", "checkpoint", "cache", "host"]
+"""What of a state is held: tokens in blocks, slots that live, what a verify may go back to (after
+each row, and before the first), a cache beside it, or one in the host's memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -36,25 +42,36 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyBytes:
+    """An allocation that a loader makes from a weight beside it; a leaked one is never read."""
+
+    rule: str
+    bytes: int
+    leaked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeBytes:
-    """A node's stored tensors; 0 where an earlier node has the same binding."""
+    """A node's stored tensors, 0 where an earlier node has the same binding; and their copies."""
 
     node: str
     op: str
     layer: int | None
     stored: int
+    derived: tuple[CopyBytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
     """One kind of state over all layers that have it: `bytes` = layers x units x unit_bytes.
 
-    A unit is a token of the paged pool or a slot; `states` are the ids, one a layer.
+    A unit is a token of the paged pool, a slot, or what a cache counts by; `states` are the ids,
+    one a layer.
     """
 
     local: str
     kind: str
-    holding: Literal["blocks", "live"]
+    holding: Holding
     lifetime: str
     dtype: str
     section: str
@@ -66,29 +83,42 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True)
 class RunBytes:
-    """One program's activations: the arena it needs and the plain sum of its edges."""
+    """One program's activations: the arena it needs and the plain sum of its edges.
+
+    Ops that no kernel covers make both upper bounds: as if each op kept its results in memory.
+    """
 
     label: str
     mode: str
     rows: int
     arena: int
     materialized: int
+    uncovered: tuple[str, ...] = ()
+    """ops that no kernel covers"""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceBytes:
-    """A kernel family's scratch buffer at the run that needs most of it; all launches share it."""
+    """A kernel family's scratch buffer at the run that needs most of it; all launches share it.
+
+    `in_arena` says that an engine with a legacy arena has it in there.
+    """
 
     family: str
     name: str
     bytes: int
     run: str
     nodes: int
+    in_arena: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What an accounting counts: every term but the driver's, and the rows behind them."""
+    """What an accounting counts: every term but the driver's, and the rows behind them.
+
+    `kv_blocks` and `pool_bytes` are the pool of the target's keys and values, 0 without one. `host`
+    is memory of the host, which no term holds.
+    """
 
     terms: tuple[Term, ...]
     nodes: tuple[NodeBytes, ...]
@@ -96,7 +126,9 @@ class Counts:
     runs: tuple[RunBytes, ...]
     workspaces: tuple[WorkspaceBytes, ...]
     kv_blocks: int
+    pool_bytes: int
     notes: tuple[str, ...]
+    host: int = 0
 
 
 @dataclass(frozen=True, slots=True)

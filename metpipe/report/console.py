@@ -9,7 +9,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from metpipe.report import diff_tables, memory_tables
+from metpipe.report import boot_tables, diff_tables, memory_tables
 from metpipe.report.diff_section import DiffSection
 from metpipe.report.schema import Executed, Planned, Report
 from metpipe.report.units import size
@@ -30,7 +30,11 @@ def show(report: Report, console: Console, path: Path | None = None) -> None:
     """Print the whole report; `path` is where its data was written."""
     console.print()
     console.print(_header(report))
-    for part in (*diff_tables.parts(report), *memory_tables.parts(report)):
+    for part in (
+        *diff_tables.parts(report),
+        *memory_tables.parts(report),
+        *boot_tables.parts(report),
+    ):
         console.print()
         console.print(part)
     console.print()
@@ -73,6 +77,8 @@ def _summary(report: Report) -> str:
         covered.append(f"memory on {report.memory.header.device}: {report.memory.totals.answer}")
     if report.ledger is not None:
         covered.append(f"ledger {'agrees' if report.ledger.agrees else 'disagrees'}")
+    if report.boot is not None:
+        covered.append(f"boot {'disagrees' if report.boot.misses else 'agrees'}")
     if report.rule is not None:
         covered.append(f"rule {report.rule.id} over {len(report.rule.cases)} cases")
     return "; ".join(covered)

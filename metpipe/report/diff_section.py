@@ -10,6 +10,7 @@ from metpipe.diff.records import ControlVerdict
 from metpipe.report.record import Record
 
 __all__ = [
+    "CaseRow",
     "Check",
     "Comparison",
     "Control",
@@ -17,14 +18,18 @@ __all__ = [
     "DiffSection",
     "Difference",
     "Digests",
+    "InvarianceCell",
+    "Launched",
     "Localized",
     "Moved",
     "OracleRow",
     "OracleSection",
+    "Overhead",
     "Prompt",
     "RuleCase",
     "RuleSection",
     "Severity",
+    "StateDifference",
     "Timing",
     "Vacuous",
     "VariantRow",
@@ -53,6 +58,13 @@ class Difference(Record):
     severity: Severity | None = None
 
 
+class StateDifference(Record):
+    """A step after which state that sequences own differs."""
+
+    step: int
+    sequences: tuple[int, ...]
+
+
 class Comparison(Record):
     """A run against the reference, byte for byte."""
 
@@ -69,11 +81,13 @@ class Comparison(Record):
     differences: tuple[Difference, ...] = ()
     num_states: int = 0
     state_diff: tuple[str, ...] = ()
+    state_steps: tuple[StateDifference, ...] = ()
 
     @property
     def equal(self) -> bool:
         """Whether nothing that was compared differs."""
-        return self.prefill_equal and not self.mismatched_steps and not self.state_diff
+        states = self.state_diff or self.state_steps
+        return self.prefill_equal and not self.mismatched_steps and not states
 
 
 class Timing(Record):
@@ -88,8 +102,8 @@ class Timing(Record):
 class Digests(Record):
     """What the reference gave, so that a later run can be compared offline."""
 
-    prefill: str
-    steps: tuple[str, ...]
+    prefill: tuple[str, ...] = Field(description="of each row before the first step")
+    steps: tuple[tuple[str, ...], ...] = Field(description="of each row of each step")
     states: dict[str, str] = Field(default={}, description="label -> hex, at the run's end")
 
 
@@ -100,6 +114,68 @@ class Prompt(Record):
     comparisons: tuple[Comparison, ...]
     timings: tuple[Timing, ...]
     digests: Digests | None = None
+
+
+class CaseRow(Record):
+    """One case of a mode other than plain decoding: what ran, and each variant's comparison."""
+
+    mode: Literal["batch", "verify", "verify_batch", "prefill", "swap"]
+    name: str
+    tokens: tuple[int, ...] = Field(description="prompt length of each sequence")
+    steps: int
+    rows: int = Field(description="rows of logits compared in a step")
+    ks: tuple[int, ...] = Field(default=(), description="verify rows of each sequence")
+    accepted: tuple[tuple[int, ...], ...] = Field(
+        default=(), description="drafts accepted, by step and sequence"
+    )
+    slots: tuple[int, ...] = Field(description="the state slot of each sequence")
+    fragment_slots: bool = False
+    drafter: bool = Field(default=False, description="the draft head ran and was compared")
+    comparisons: tuple[Comparison, ...]
+    timings: tuple[Timing, ...]
+    digests: Digests
+
+
+class InvarianceCell(Record):
+    """The same logical row on two ways; equal, or where it differs on the second."""
+
+    variant: str
+    axis: str
+    name: str
+    points: int = Field(description="rows compared")
+    promised: bool = Field(description="the kernel set says that it holds; others are not judged")
+    step: int | None = Field(description="-1: before the first step")
+    row: int | None
+    byte: int | None
+    differing: int = Field(description="rows that differ")
+    severity: Severity | None = None
+    state_diff: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return not self.differing and not self.state_diff
+
+
+class Overhead(Record):
+    """What the diff cost beside its forwards."""
+
+    forward_seconds: float = Field(description="inside the steps of every run")
+    total_seconds: float = Field(description="of every stage that ran a forward")
+
+    @property
+    def ratio(self) -> float | None:
+        """Total over forwards; null where no forward ran."""
+        return self.total_seconds / self.forward_seconds if self.forward_seconds else None
+
+
+class Launched(Record):
+    """The slots that a variant's steps of one width saw, each layout once."""
+
+    variant: str
+    mode: str
+    steps: int = Field(description="such steps")
+    slots: tuple[tuple[int, ...], ...]
 
 
 class VariantRow(Record):
@@ -177,7 +253,7 @@ class Localized(Record):
 class DiffSection(Record):
     """Are the bits the same?"""
 
-    mode: Literal["single"]
+    mode: str = Field(description="single, batch, verify, ..., or all")
     graphs: Literal["eager", "graphed"]
     steps: int
     variants: tuple[VariantRow, ...]
@@ -191,6 +267,10 @@ class DiffSection(Record):
     moved: tuple[Moved, ...] = ()
     unexercised: tuple[str, ...] = ()
     localized: tuple[Localized, ...] = ()
+    cases: tuple[CaseRow, ...] = Field(default=(), description="of modes beside plain decoding")
+    launched: tuple[Launched, ...] = ()
+    invariance: tuple[InvarianceCell, ...] = ()
+    overhead: Overhead | None = Field(default=None, description="null where a run was cached")
 
 
 class OracleRow(Record):

@@ -20,6 +20,7 @@ from metpipe.report.diff_section import (
     Digests,
     Moved,
     Severity,
+    StateDifference,
     Timing,
     Vacuous,
 )
@@ -43,6 +44,7 @@ def comparison(found: Found, expect: Literal["equal", "report"] = "equal") -> Co
         differences=tuple(Difference(**asdict(d)) for d in found.all_differences),
         num_states=found.num_states,
         state_diff=found.state_diff,
+        state_steps=tuple(StateDifference(**asdict(d)) for d in found.state_steps),
     )
 
 
@@ -79,7 +81,7 @@ def timing(variant: str, trace: Trace, *, cached: bool = False) -> Timing:
 def digests(trace: Trace) -> Digests:
     """What the reference gave."""
     return Digests(
-        prefill=trace.prefill_digest,
+        prefill=trace.prefill_digests,
         steps=trace.step_digests,
         states=dict(trace.state_digests),
     )

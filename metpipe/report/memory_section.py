@@ -30,6 +30,7 @@ class Header(Record):
     kernel_set: str
     device_bytes: int
     notes: tuple[str, ...]
+    facts: dict[str, str] = Field(description="what the accounting says above its numbers")
 
 
 class Term(Record):
@@ -42,13 +43,25 @@ class Term(Record):
     source: str
 
 
+class Copy(Record):
+    """An allocation that a loader makes from a weight beside it."""
+
+    rule: str
+    bytes: int
+    leaked: bool
+
+
 class Node(Record):
-    """A node's stored weights."""
+    """What a node stores, copies, writes, launches with and keeps."""
 
     node: str
     op: str
     layer: int | None
     stored: int
+    derived: tuple[Copy, ...]
+    activations: int
+    workspace: int
+    state: int
 
 
 class State(Record):
@@ -74,6 +87,7 @@ class ArenaRun(Record):
     rows: int
     arena: int
     materialized: int
+    uncovered: tuple[str, ...] = ()
 
 
 class Workspace(Record):
@@ -84,6 +98,7 @@ class Workspace(Record):
     bytes: int
     run: str
     nodes: int
+    in_arena: bool
 
 
 class Totals(Record):
@@ -92,6 +107,9 @@ class Totals(Record):
     low: int
     high: int
     budget: int
+    host: int = Field(description="memory of the host, outside every term")
+    leaked: int = Field(description="copies that nothing reads, part of their term")
+    planned: int = Field(description="the largest planned arena, charged or not")
     headroom_low: int
     headroom_high: int
     answer: Answer
@@ -147,6 +165,7 @@ class MemorySection(Record):
     schema_number: int = Field(alias="schema")
     header: Header
     workload: Workload
+    per_node: bool = Field(description="a row per node is asked for, not one per node of a block")
     terms: tuple[Term, ...]
     totals: Totals
     inverse: dict[Literal["max_concurrency", "max_isl"], Query]
@@ -169,10 +188,12 @@ class LedgerSection(Record):
         return bool(self.rows) and all(row.agrees for row in self.rows)
 
 
-def memory_section(record: Mapping[str, object], workload: Mapping[str, int]) -> MemorySection:
+def memory_section(
+    record: Mapping[str, object], workload: Mapping[str, int], *, per_node: bool = False
+) -> MemorySection:
     """The section of a memory record; its ledger rows have a section of their own."""
     own = {key: value for key, value in record.items() if key != "ledger"}
-    return MemorySection.model_validate(own | {"workload": workload})
+    return MemorySection.model_validate(own | {"workload": workload, "per_node": per_node})
 
 
 def ledger_section(source: str, rows: Iterable[Mapping[str, object]]) -> LedgerSection:

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from metpipe.report import memory_detail
 from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Query, Term
 from metpipe.report.schema import Report
 from metpipe.report.units import count, indented, plain_table, size
@@ -21,6 +22,7 @@ ANSWER_STYLES = {"fits": "green", "does not fit": "bold red", "depends": "bold y
 def parts(report: Report) -> Iterator[RenderableType]:
     """What there is to show of the memory plan and the ledger."""
     if (memory := report.memory) is not None:
+        yield from memory_detail.parts(memory)
         yield Group(bill(memory), *_answer(memory))
     if report.ledger is not None:
         yield Group(ledger(report.ledger), _agreement(report.ledger))
@@ -63,9 +65,21 @@ def _answer(memory: MemorySection) -> Iterator[Padding]:
             f"{pool.block_size} tokens ({size(pool.block_bytes)} each); "
             f"this workload needs {count(pool.blocks_needed)}"
         )
+    yield from map(indented, _asides(memory))
     for note in memory.header.notes:
         yield indented(f"note: {note}", "cyan")
     yield indented(f"counted: the allocations of {memory.header.accounting}'s engine", "dim")
+
+
+def _asides(memory: MemorySection) -> Iterator[str]:
+    """What the sum holds or leaves out without a line of its own."""
+    totals = memory.totals
+    if totals.leaked:
+        yield f"{size(totals.leaked)} of the copies leak: nothing reads them and nothing frees them"
+    if memory.header.accounting == "met":
+        yield f"planned activations, {size(totals.planned)}, are not charged: the arena holds them"
+    if totals.host:
+        yield f"caches in the host's memory: {size(totals.host)}, outside the total"
 
 
 def _query(name: str, query: Query, memory: MemorySection) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from metpipe.report.boot_section import BootSection
 from metpipe.report.diff_section import DiffSection, OracleSection, RuleSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
 from metpipe.report.record import Record
@@ -98,6 +99,7 @@ class Report(Record):
     oracle: OracleSection | None = None
     memory: MemorySection | None = None
     ledger: LedgerSection | None = None
+    boot: BootSection | None = None
     rule: RuleSection | None = None
     stages: tuple[StageRow, ...] = ()
     provenance: Provenance

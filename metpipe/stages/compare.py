@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from metpipe.config import modes_of
 from metpipe.diff.comparison import Comparison
 from metpipe.diff.controls import judge_detection, judge_repeat
-from metpipe.diff.records import Control, Disclosure, MovedBytes
+from metpipe.diff.invariance import Cell
+from metpipe.diff.records import Control, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.self_test import run_self_test
+from metpipe.diff.speculation import unexercised_accepts
 from metpipe.diff.states import differing_labels
+from metpipe.diff.trace import Trace
 from metpipe.diff.vacuity import find_vacuous
-from metpipe.diff.verdict import Case, Evidence, groundless, judge
+from metpipe.diff.verdict import Case as Judged
+from metpipe.diff.verdict import Evidence, groundless, judge
 from metpipe.engine.disclosure import Disclosure as Disclosed
 from metpipe.pipeline import StageContext
-from metpipe.stages.decode import UnownedBytes
 from metpipe.stages.live import Live, live_of
+from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.recording import UnownedBytes
 from metpipe.stages.records import read_result, restore, to_json
+from metpipe.stages.stage_names import StageName
 
 __all__ = ["run_compare"]
 
@@ -26,20 +33,20 @@ __all__ = ["run_compare"]
 def run_compare(context: StageContext) -> Mapping[str, object]:
     """The diff's evidence and its verdict. Needs every run's stage."""
     live = live_of(context)
-    runs = {
-        name: Ran.read(name, folder) for name, folder in context.inputs.items() if name != "load"
-    }
-    expects = {name: variant.expect for name, variant in live.run.variants.items()}
+    runs = [ran for name, folder in context.inputs.items() if (ran := Ran.read(name, folder, live))]
+    tables = _tables(context, live)
     evidence = Evidence(
-        cases=_cases(runs, expects),
-        repeats=_repeats(runs),
-        controls=_controls(runs),
+        cases=tuple(_cases(runs, live)),
+        repeats=(*_repeats(runs), *(restore(Control, table["repeat"]) for table in tables)),
+        controls=(*_controls(runs), *(restore(Control, table["control"]) for table in tables)),
         self_test=run_self_test(
-            vocab_size=live.circuit().dims["vocab"], hash_bytes=live.model().hash_bytes
+            vocab_size=live.circuit().dims["vocab"],
+            hash_rows=live.model().hash_rows,
         ),
-        moved=_moved(runs),
-        unexercised=_unexercised(runs, live),
-        vacuous=_vacuous(runs, live.run.variants),
+        moved=tuple(_moved(runs)),
+        unexercised=(*_accepts(runs), *_restores(runs), *_unexercised(runs, live)),
+        vacuous=tuple(_vacuous(runs, live)),
+        cells=tuple(cell for table in tables for cell in _cells(table)),
     )
     verdict = judge(evidence)
     return {
@@ -52,78 +59,127 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run's stage, read back. `kind`: reference, repeat, variant or control."""
+    """One run's stage, read back."""
 
-    kind: str
-    variant: str
+    name: StageName
+    cases: Sequence[Case]
     comparisons: tuple[Comparison, ...]
+    traces: tuple[Trace, ...]
     unowned: tuple[UnownedBytes, ...]
     disclosure: Disclosed
-    changed_step: int | None
+    changes: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
 
     @classmethod
-    def read(cls, stage: str, folder: Path) -> Ran:
-        """Read a stage named `reference` or `kind:variant`."""
+    def read(cls, stage: str, folder: Path, live: Live) -> Ran | None:
+        """Read the stage of a run; None for a stage that is none."""
+        name = StageName.parse(stage)
+        if name is None or name.mode == "invariance":
+            return None
         record: dict[str, Any] = read_result(folder)
-        kind, _, variant = stage.partition(":")
+        changed = record.get("changes", ())
+        cases = live.cases(name.mode)
         return cls(
-            kind=kind,
-            variant=variant or "legacy",
+            name=name,
+            cases=[cases[change["case"]] for change in changed] if changed else cases,
             comparisons=restore(tuple[Comparison, ...], record.get("comparisons", ())),
+            traces=restore(tuple[Trace, ...], record["traces"]),
             unowned=restore(tuple[UnownedBytes, ...], record["unowned"]),
             disclosure=restore(Disclosed, record["disclosure"]),
-            changed_step=record.get("changed_step"),
+            changes=changed,
         )
 
-
-def _of_kind(runs: Mapping[str, Ran], kind: str) -> list[Ran]:
-    return [ran for ran in runs.values() if ran.kind == kind]
-
-
-def _cases(runs: Mapping[str, Ran], expects: Mapping[str, Any]) -> tuple[Case, ...]:
-    return tuple(
-        Case(f"prompt {index}", comparison, expects[ran.variant])
-        for ran in _of_kind(runs, "variant")
-        for index, comparison in enumerate(ran.comparisons)
-    )
+    @property
+    def variant(self) -> str:
+        """The forward that ran."""
+        return self.name.of if self.name.kind in ("variant", "control") else "legacy"
 
 
-def _repeats(runs: Mapping[str, Ran]) -> tuple[Control, ...]:
-    return tuple(
-        judge_repeat(comparison, name=f"legacy-repeat {ran.variant}, prompt {index}")
-        for ran in _of_kind(runs, "repeat")
-        for index, comparison in enumerate(ran.comparisons)
-    )
-
-
-def _controls(runs: Mapping[str, Ran]) -> tuple[Control, ...]:
+def _tables(context: StageContext, live: Live) -> list[dict[str, Any]]:
+    """The invariance tables of legacy and of the judged variants; others are shown only."""
     found = []
+    for text, folder in context.inputs.items():
+        name = StageName.parse(text)
+        if name is None or name.mode != "invariance":
+            continue
+        if name.kind == "reference" or live.run.variants[name.of].expect == "equal":
+            found.append(read_result(folder))
+    return found
+
+
+def _cells(table: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return restore(tuple[Cell, ...], table["cells"])
+
+
+def _of_kind(runs: Sequence[Ran], kind: str) -> list[Ran]:
+    return [ran for ran in runs if ran.name.kind == kind]
+
+
+def _cases(runs: Sequence[Ran], live: Live) -> Iterator[Judged]:
+    for ran in _of_kind(runs, "variant"):
+        expect = live.run.variants[ran.variant].expect
+        for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
+            yield Judged(case.full_name, comparison, expect)
+
+
+def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:
+    for ran in _of_kind(runs, "repeat"):
+        for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
+            name = f"legacy-repeat {ran.name.of}, {case.full_name}"
+            yield judge_repeat(comparison, name=name)
+
+
+def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
+    """Each changed run, against what the variant's own unchanged run found in the same case."""
+    own = {(ran.name.mode, ran.variant): ran for ran in _of_kind(runs, "variant")}
     for ran in _of_kind(runs, "control"):
-        assert ran.changed_step is not None
-        found.append(
-            judge_detection(
-                ran.comparisons[0],
-                changed_step=ran.changed_step,
-                baseline=runs[f"variant:{ran.variant}"].comparisons[0],
+        baselines = own[ran.name.mode, ran.variant].comparisons
+        for case, comparison, change in zip(ran.cases, ran.comparisons, ran.changes, strict=True):
+            plain = case.mode == "single"
+            yield judge_detection(
+                comparison,
+                changed_step=change["step"],
+                changed_row=change["row"],
+                name=change["name"] if plain else f"{case.full_name}, {change['name']}",
+                baseline=baselines[change["case"]],
+                owner_of=case.owner_of,
+                recovers=change["recovers"],
             )
-        )
-    return tuple(found)
 
 
-def _moved(runs: Mapping[str, Ran]) -> tuple[MovedBytes, ...]:
-    """Runs in which state that the sequence did not own changed."""
-    found = []
-    for ran in runs.values():
-        for index, bytes_ in enumerate(ran.unowned):
+def _moved(runs: Sequence[Ran]) -> Iterator[MovedBytes]:
+    """Runs in which state that the sequences did not own changed."""
+    for ran in runs:
+        for case, bytes_ in zip(ran.cases, ran.unowned, strict=True):
             labels = differing_labels(bytes_.before, bytes_.after)
             if labels or bytes_.moved_at is not None:
                 at = "" if bytes_.moved_at is None else f", first after step {bytes_.moved_at}"
                 labels = labels or ("written and restored",)
-                found.append(MovedBytes(f"{ran.kind}, prompt {index}{at}", ran.variant, labels))
-    return tuple(found)
+                yield MovedBytes(f"{ran.name.kind}, {case.full_name}{at}", ran.variant, labels)
 
 
-def _unexercised(runs: Mapping[str, Ran], live: Live) -> tuple[str, ...]:
+def _accepts(runs: Sequence[Ran]) -> Iterator[str]:
+    """Verifies whose reference did not take both ways."""
+    for ran in _of_kind(runs, "reference"):
+        for case, trace in zip(ran.cases, ran.traces, strict=True):
+            if case.widths:
+                missing = unexercised_accepts(trace.accepted, case.widths, name=case.full_name)
+                if missing is not None:
+                    yield missing
+
+
+def _restores(runs: Sequence[Ran]) -> Iterator[str]:
+    """Prefills that should have computed the tail alone and computed something else."""
+    for ran in runs:
+        for case, trace in zip(ran.cases, ran.traces, strict=True):
+            expected = len(case.prompts[0]) - case.restored
+            if case.restored and trace.computed != expected:
+                yield (
+                    f"{ran.variant}, {case.full_name}: the prefill computed {trace.computed} "
+                    f"tokens, not the {expected} behind the restored prefix."
+                )
+
+
+def _unexercised(runs: Sequence[Ran], live: Live) -> tuple[str, ...]:
     """A folder of kernels that the user gave, and none of whose rules was in a plan."""
     theirs, folder = live.sets.overlay_rules, live.run.kernels
     if theirs is None:
@@ -138,16 +194,20 @@ def _unexercised(runs: Mapping[str, Ran], live: Live) -> tuple[str, ...]:
     )
 
 
-def _vacuous(runs: Mapping[str, Ran], variants: Mapping[str, Any]) -> Any:
-    """Each variant against the reference, and against each variant before it."""
-    ran = {run.variant: run for run in _of_kind(runs, "variant")}
-    names = [name for name in variants if name in ran]
-    pairs = [("legacy", name) for name in names]
-    pairs += [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    disclosures = {name: _disclosure(run.disclosure) for name, run in ran.items()}
-    disclosures["legacy"] = _disclosure(runs["reference"].disclosure)
+def _vacuous(runs: Sequence[Ran], live: Live) -> Iterator[VacuousPair]:
+    """In each mode, each variant against the reference, and against each variant before it."""
+    variants = live.run.variants
     allowed = [name for name, variant in variants.items() if variant.allow_vacuous]
-    return find_vacuous(disclosures, pairs, allowed=allowed)
+    for mode in modes_of(live.run):
+        ran = {
+            run.variant: _disclosure(run.disclosure)
+            for run in runs
+            if run.name.mode == mode and run.name.kind in ("reference", "variant")
+        }
+        names = [name for name in variants if name in ran]
+        pairs = [("legacy", name) for name in names]
+        pairs += [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+        yield from find_vacuous(ran, pairs, allowed=allowed)
 
 
 def _disclosure(disclosed: Disclosed) -> Disclosure:

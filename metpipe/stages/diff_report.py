@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from metpipe.config import modes_of
 from metpipe.diff.comparison import Comparison as Found
 from metpipe.diff.trace import Trace
 from metpipe.diff.verdict import Evidence
 from metpipe.report import from_diff
 from metpipe.report.diff_section import (
+    CaseRow,
     Comparison,
     Coverage,
     DiffSection,
+    InvarianceCell,
+    Launched,
     Localized,
+    Overhead,
     Prompt,
+    Timing,
     VariantRow,
 )
+from metpipe.stages.modes.case import Case
 from metpipe.stages.records import restore
+from metpipe.stages.stage_names import StageName
 
 if TYPE_CHECKING:
     from metpipe.stages.live import Live
@@ -27,47 +35,70 @@ __all__ = ["diff_section"]
 
 
 def diff_section(live: Live, results: Results) -> DiffSection:
-    """What the diff found, prompt by prompt."""
+    """What the diff found, case by case."""
     evidence = restore(Evidence, results.records["compare"]["evidence"])
     return DiffSection(
-        mode="single",
+        mode=live.run.diff.mode,
         graphs="eager",
         steps=live.run.steps,
         variants=tuple(_variants(live, results)),
         prompts=tuple(_prompts(live, results)),
+        cases=tuple(_cases(live, results)),
         detection_control=_last_control(results),
         controls=from_diff.controls(evidence.controls),
         repeat=from_diff.controls(evidence.repeats),
         self_test=from_diff.checks(evidence.self_test),
         coverage=tuple(_coverage(results)),
+        launched=tuple(_launched(results)),
         vacuous=from_diff.vacuous(evidence.vacuous),
         moved=from_diff.moved(evidence.moved),
         unexercised=evidence.unexercised,
         localized=tuple(_localized(results)),
+        invariance=tuple(_invariance(results)),
+        overhead=_overhead(results),
     )
 
 
-def _runs(results: Results) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Stage, name in the report, record: the reference, its repeats, then the variants."""
-    yield "reference", "legacy", results.records["reference"]
-    for stage, record in results.records.items():
-        kind, _, name = stage.partition(":")
-        if kind == "repeat":
-            yield stage, "legacy-repeat" if name == "1" else f"legacy-repeat-{name}", record
-    for stage, record in results.records.items():
-        if stage.startswith("variant:"):
-            yield stage, stage.partition(":")[2], record
+class _Ran(NamedTuple):
+    """A run's stage: its name, what the report calls it, its record."""
+
+    stage: StageName
+    name: str
+    record: dict[str, Any]
+
+
+def _runs(results: Results, mode: str | None = None) -> list[_Ran]:
+    """The reference, its repeats, then the variants; of one mode, or of all."""
+    found = []
+    for text, record in results.records.items():
+        stage = StageName.parse(text)
+        if stage is None or stage.kind == "control" or stage.mode == "invariance":
+            continue
+        if mode is None or stage.mode == mode:
+            found.append(_Ran(stage, _shown(stage), record))
+    kinds = ("reference", "repeat", "variant")
+    return sorted(found, key=lambda ran: kinds.index(ran.stage.kind))
+
+
+def _shown(stage: StageName) -> str:
+    match stage.kind:
+        case "reference":
+            return "legacy"
+        case "repeat":
+            return "legacy-repeat" if stage.of == "1" else f"legacy-repeat-{stage.of}"
+    return stage.of
 
 
 def _variants(live: Live, results: Results) -> Iterator[VariantRow]:
-    for stage, name, record in _runs(results):
-        if stage.startswith("repeat:"):
+    """Each forward once: as it ran in the first mode."""
+    first = next((mode for mode in modes_of(live.run) if _runs(results, mode)), None)
+    for ran in _runs(results, first):
+        if ran.stage.kind == "repeat":
             continue
-        disclosed = record["disclosure"]
-        variant = live.run.variants.get(name)
+        disclosed, variant = ran.record["disclosure"], live.run.variants.get(ran.name)
         yield VariantRow(
-            name=name,
-            plan_digest=record["plans_digest"],
+            name=ran.name,
+            plan_digest=ran.record["plans_digest"],
             launches_per_step=disclosed["launches_per_step"],
             forward=disclosed["forward"],
             graphs=disclosed["graphs"],
@@ -77,26 +108,64 @@ def _variants(live: Live, results: Results) -> Iterator[VariantRow]:
 
 
 def _prompts(live: Live, results: Results) -> Iterator[Prompt]:
-    runs = list(_runs(results))
+    """The cases of plain decoding."""
+    runs = _runs(results, "single")
+    if not runs:
+        return
     for index, prompt in enumerate(live.prompts()):
-        traces = {
-            (stage, name): restore(Trace, record["traces"][index]) for stage, name, record in runs
-        }
-        compared = [
-            _comparison(name, record["comparisons"][index], live)
-            for _, name, record in runs
-            if "comparisons" in record
-        ]
-        timings = [
-            from_diff.timing(name, trace, cached=results.cached(stage))
-            for (stage, name), trace in traces.items()
-        ]
         yield Prompt(
             tokens=len(prompt),
-            comparisons=tuple(compared),
-            timings=tuple(timings),
-            digests=from_diff.digests(traces["reference", "legacy"]),
+            comparisons=_comparisons(runs, index, live),
+            timings=_timings(runs, index, results),
+            digests=from_diff.digests(_trace(runs[0], index)),
         )
+
+
+def _cases(live: Live, results: Results) -> Iterator[CaseRow]:
+    """The cases of every other mode."""
+    for mode in modes_of(live.run):
+        runs = _runs(results, mode)
+        if mode != "single" and runs:
+            for index, case in enumerate(live.cases(mode)):
+                yield _case(case, runs, index, live, results)
+
+
+def _case(case: Case, runs: Sequence[_Ran], index: int, live: Live, results: Results) -> CaseRow:
+    trace = _trace(runs[0], index)
+    return CaseRow(
+        mode=cast("Any", case.mode),
+        name=case.name,
+        tokens=tuple(map(len, case.prompts)),
+        steps=case.steps,
+        rows=case.rows.step,
+        ks=case.widths,
+        accepted=trace.accepted,
+        slots=trace.slots,
+        fragment_slots=case.fragmented,
+        drafter=case.num_drafts > 0,
+        comparisons=_comparisons(runs, index, live),
+        timings=_timings(runs, index, results),
+        digests=from_diff.digests(trace),
+    )
+
+
+def _trace(ran: _Ran, index: int) -> Trace:
+    return restore(Trace, ran.record["traces"][index])
+
+
+def _comparisons(runs: Sequence[_Ran], index: int, live: Live) -> tuple[Comparison, ...]:
+    return tuple(
+        _comparison(ran.name, ran.record["comparisons"][index], live)
+        for ran in runs
+        if "comparisons" in ran.record
+    )
+
+
+def _timings(runs: Sequence[_Ran], index: int, results: Results) -> tuple[Timing, ...]:
+    return tuple(
+        from_diff.timing(ran.name, _trace(ran, index), cached=results.cached(ran.stage.text))
+        for ran in runs
+    )
 
 
 def _comparison(name: str, record: Any, live: Live) -> Comparison:
@@ -107,8 +176,12 @@ def _comparison(name: str, record: Any, live: Live) -> Comparison:
 
 
 def _last_control(results: Results) -> Comparison | None:
-    controls = [r for stage, r in results.records.items() if stage.startswith("control:")]
-    if not controls:
+    controls = [
+        record
+        for text, record in results.records.items()
+        if (stage := StageName.parse(text)) is not None and stage.kind == "control"
+    ]
+    if not controls or not controls[-1]["comparisons"]:
         return None
     return from_diff.comparison(restore(Found, controls[-1]["comparisons"][0]))
 
@@ -119,7 +192,38 @@ def _localized(results: Results) -> Iterator[Localized]:
 
 
 def _coverage(results: Results) -> Iterator[Coverage]:
-    for stage, name, record in _runs(results):
-        if stage.startswith("variant:"):
-            for row in record["disclosure"]["coverage"]:
-                yield Coverage(variant=name, **row)
+    for ran in _runs(results):
+        if ran.stage.kind == "variant":
+            for row in ran.record["disclosure"]["coverage"]:
+                yield Coverage(variant=ran.name, **row)
+
+
+def _launched(results: Results) -> Iterator[Launched]:
+    """Steps of several sequences: whose slots they saw."""
+    for ran in _runs(results):
+        disclosed = ran.record["disclosure"]
+        for mode, slots in disclosed["slots"].items():
+            if ran.stage.kind != "repeat" and any(len(layout) > 1 for layout in slots):
+                yield Launched(
+                    variant=ran.name, mode=mode, steps=disclosed["steps"][mode], slots=slots
+                )
+
+
+def _invariance(results: Results) -> Iterator[InvarianceCell]:
+    for text, record in results.records.items():
+        stage = StageName.parse(text)
+        if stage is not None and stage.mode == "invariance":
+            for cell in record["cells"]:
+                yield InvarianceCell.model_validate(cell)
+
+
+def _overhead(results: Results) -> Overhead | None:
+    """Every stage that ran a forward: its steps, and all of its time."""
+    forward, total = 0.0, 0.0
+    for text, record in results.records.items():
+        if "disclosure" in record:
+            if results.cached(text):
+                return None
+            forward += record["disclosure"]["seconds"]
+            total += results.events[text].seconds
+    return Overhead(forward_seconds=forward, total_seconds=total)

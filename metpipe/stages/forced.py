@@ -1,40 +1,51 @@
-"""Runs that are fed the reference's tokens: repeats, variants, controls with one changed."""
+"""Runs that are fed the reference's tokens: repeats, variants, controls with one thing changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from metpipe.circuit import Select
 from metpipe.diff.comparer import Comparer
 from metpipe.diff.comparison import Comparison
-from metpipe.diff.digest import logits_digest
-from metpipe.diff.feeding import Forced, change_token, changed_step
 from metpipe.diff.logits_file import LogitsFile
 from metpipe.diff.trace import Trace
-from metpipe.engine.protocols import RunningForward, StatefulCore
+from metpipe.engine.forward import Forward
+from metpipe.engine.model import Model
 from metpipe.engine.selection import ForwardSelect
 from metpipe.pipeline import StageContext
-from metpipe.stages.decode import OnLogits, UnownedBytes, decode_prompt
 from metpipe.stages.live import LEGACY, live_of
+from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.changes import Change, changes
+from metpipe.stages.modes.drive import drive
+from metpipe.stages.modes.recording import Recording, UnownedBytes, Watch
+from metpipe.stages.modes.watch import Again, ByBytes, ByDigest, Keep
 from metpipe.stages.records import read_result, to_json
-from metpipe.stages.reference import logits_path, traces_of, writer
+from metpipe.stages.reference import logits_path, record_path, traces_of
+from metpipe.stages.stage_names import StageName
 
 __all__ = ["run_control", "run_forced", "select_of"]
 
 
 def run_forced(context: StageContext) -> Mapping[str, object]:
-    """Replay every prompt under the stage's forward and compare it while it runs."""
-    return _replay(context, changed=False)
+    """Replay every case under the stage's forward and compare it while it runs."""
+    replay = _Stage.of(context)
+    plan = [_Planned(index, case, trace) for index, case, trace in replay.recorded()]
+    return replay.run(plan)
 
 
 def run_control(context: StageContext) -> Mapping[str, object]:
-    """Replay the first prompt with the token fed half way changed."""
-    return _replay(context, changed=True)
+    """Replay with one thing changed: the first prompt of plain decoding, each case of others."""
+    replay = _Stage.of(context)
+    recorded = replay.recorded()
+    plan = [
+        _Planned(index, change.case, trace, change)
+        for index, case, trace in (recorded[:1] if replay.mode == "single" else recorded)
+        for change in changes(case, trace, replay.model.vocab_size)
+    ]
+    return replay.run(plan)
 
 
 def select_of(params: Mapping[str, Any]) -> ForwardSelect:
@@ -55,123 +66,126 @@ def select_of(params: Mapping[str, Any]) -> ForwardSelect:
     )
 
 
-def _replay(context: StageContext, *, changed: bool) -> Mapping[str, object]:
-    model = live_of(context).model()
-    reference = context.inputs["reference"]
-    record = read_result(reference)
-    traces = traces_of(record)[: 1 if changed else None]
-    context.progress.total(sum(len(trace.fed) for trace in traces))
-    forward = model.forward(select_of(context.params))
-    try:
-        replays = [
-            _Replay(
-                model,
-                forward,
-                trace,
-                logits_path(reference, index) if index < record["logits_kept"] else None,
-                context,
-                changed,
-            ).run()
-            for index, trace in enumerate(traces)
-        ]
-        disclosure = forward.disclose()
-    finally:
-        forward.close()
-    comparisons, ours, unowned = zip(*replays, strict=True)
-    return {
-        "comparisons": to_json(comparisons),
-        "traces": to_json(ours),
-        "unowned": to_json(unowned),
-        "disclosure": to_json(disclosure),
-        "plans_digest": disclosure.plans_digest,
-        "changed_step": changed_step(len(traces[0].fed)) if changed else None,
-    }
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One replay: of which case, what it is compared with, and what is changed in it."""
+
+    index: int
+    case: Case
+    reference: Trace
+    change: Change | None = None
+
+    @property
+    def script(self) -> Trace:
+        """What is fed."""
+        return self.reference if self.change is None else self.change.script
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A stage that replays: its model, the reference's folder and record."""
+
+    context: StageContext
+    mode: str
+    model: Model
+    cases: Sequence[Case]
+    reference: Path
+    record: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, context: StageContext) -> _Stage:
+        """Read the reference that the stage needs."""
+        live, mode = live_of(context), str(context.params["mode"])
+        folder = context.inputs[StageName(mode, "reference").text]
+        return cls(context, mode, live.model(), live.cases(mode), folder, read_result(folder))
+
+    def recorded(self) -> list[tuple[int, Case, Trace]]:
+        """Every case with the reference's trace of it."""
+        traces = traces_of(self.record)
+        return [(i, case, traces[i]) for i, case in enumerate(self.cases)]
+
+    def run(self, plan: Sequence[_Planned]) -> Mapping[str, object]:
+        """Replay all of it under the stage's forward."""
+        self.context.progress.total(sum(planned.case.steps for planned in plan))
+        forward = self.model.forward(select_of(self.context.params))
+        try:
+            replays = [_Replay(self, forward, planned).run() for planned in plan]
+            disclosure = forward.disclose()
+        finally:
+            forward.close()
+        return {
+            "comparisons": to_json(tuple(found for found, _, _ in replays)),
+            "traces": to_json(tuple(trace for _, trace, _ in replays)),
+            "unowned": to_json(tuple(unowned for _, _, unowned in replays)),
+            "disclosure": to_json(disclosure),
+            "plans_digest": disclosure.plans_digest,
+            "changes": [
+                {
+                    "case": planned.index,
+                    "name": planned.change.name,
+                    "step": planned.change.step,
+                    "row": planned.change.row,
+                    "recovers": planned.change.recovers,
+                }
+                for planned in plan
+                if planned.change is not None
+            ],
+        }
 
 
 @dataclass(slots=True)
 class _Replay:
-    """One prompt under one forward, compared with the reference's trace."""
+    """One case under one forward, compared with the reference's trace."""
 
-    model: StatefulCore
-    forward: RunningForward
-    reference: Trace
-    logits: Path | None
-    """the reference's of this prompt, if they were kept"""
-    context: StageContext
-    changed: bool
+    stage: _Stage
+    forward: Forward
+    planned: _Planned
 
     def run(self) -> tuple[Comparison, Trace, UnownedBytes]:
         """Compare by bytes where the reference's logits were kept, else by digest first."""
-        comparer = Comparer(self.forward.name, expected_steps=len(self.reference.fed))
-        file = LogitsFile.read_existing(self.logits) if self.logits else None
-        compare = self._by_bytes(comparer, file) if file else self._by_digest(comparer)
-        trace, unowned = self._decode(self.forward, compare, self.context.progress.advance)
-        comparer.state(self.reference.state_digests, trace.state_digests)
-        if file is None and comparer.result().undecoded:
+        planned = self.planned
+        comparer = Comparer(self.forward.name, expected_steps=planned.case.steps)
+        run = self._drive(self.forward, self._watch(comparer), planned.script)
+        trace = run.trace()
+        comparer.state(planned.reference.state_digests, trace.state_digests)
+        if comparer.result().undecoded:
             self._decode_again(comparer)
-        return comparer.result(), trace, unowned
+        return comparer.result(), trace, run.unowned()
 
-    def _fed(self) -> tuple[int, ...]:
-        fed = self.reference.fed
-        if not self.changed:
-            return fed
-        return change_token(fed, changed_step(len(fed)), self.model.vocab_size)
+    def _watch(self, comparer: Comparer) -> Watch:
+        reference, model = self.planned.reference, self.stage.model
+        if self.planned.index >= self.stage.record["logits_kept"]:
+            return ByDigest(comparer, reference, model.hash_rows)
+        path = logits_path(self.stage.reference, self.planned.index)
+        return ByBytes(comparer, reference, LogitsFile.read_existing(path, self.planned.case.rows))
 
-    def _decode(
-        self,
-        forward: RunningForward,
-        on_logits: OnLogits,
-        tick: Callable[[], object] = lambda: None,
-        fed: tuple[int, ...] | None = None,
-    ) -> tuple[Trace, UnownedBytes]:
-        fed = self._fed() if fed is None else fed
-        return decode_prompt(
-            self.model,
+    def _drive(self, forward: Forward, watch: Watch, script: Trace) -> Recording:
+        context = self.stage.context
+        run = Recording(
+            self.stage.model,
             forward,
-            self.reference.prompt,
-            len(fed),
-            Forced(fed),
-            on_logits=on_logits,
-            hash_bytes=self.model.hash_bytes,
-            check_steps=self.context.params["state_check"] == "step",
-            tick=tick,
+            self.planned.case,
+            watch,
+            check_steps=context.params["state_check"] == "step",
+            tick=context.progress.advance,
         )
-
-    def _by_bytes(self, comparer: Comparer, file: LogitsFile) -> OnLogits:
-        def compare(step: int | None, logits_V: torch.Tensor) -> object:
-            if step is None:
-                return comparer.prefill(file.read_prefill(), logits_V)
-            return comparer.step(step, file.read_step(step), logits_V)
-
-        return compare
-
-    def _by_digest(self, comparer: Comparer) -> OnLogits:
-        def compare(step: int | None, logits_V: torch.Tensor) -> object:
-            digest = logits_digest(logits_V, hash_bytes=self.model.hash_bytes)
-            if step is None:
-                return comparer.prefill_digest(self.reference.prefill_digest, digest)
-            return comparer.step_digest(step, self.reference.step_digests[step], digest)
-
-        return compare
+        change = self.planned.change
+        record = record_path(self.stage.reference, self.planned.index)
+        drive(run, script, record=record, flip=change is not None and change.flip)
+        return run
 
     def _decode_again(self, comparer: Comparer) -> None:
         """Both forwards once more, for the bytes of steps that differ by digest."""
-        wanted = set(comparer.result().undecoded)
-        path = self.context.out / "again.npy"
-        legacy = self.model.forward(LEGACY)
+        case = self.stage.cases[self.planned.index]
+        path = self.stage.context.out / "again.npy"
+        legacy = self.stage.model.forward(LEGACY)
         try:
-            file = LogitsFile.write_new(path, len(self.reference.fed), self.model.vocab_size)
-            self._decode(legacy, writer(file), fed=self.reference.fed)
-            self._decode(self.forward, _comparer_of(comparer, file, wanted))
+            file = LogitsFile.write_new(path, case.rows, self.stage.model.vocab_size)
+            again = Recording(self.stage.model, legacy, case, Keep(file), check_steps=False)
+            record = record_path(self.stage.reference, self.planned.index)
+            drive(again, self.planned.reference, record=record)
+            wanted = set(comparer.result().undecoded)
+            self._drive(self.forward, Again(comparer, file, wanted), self.planned.script)
         finally:
             legacy.close()
             path.unlink(missing_ok=True)
-
-
-def _comparer_of(comparer: Comparer, file: LogitsFile, wanted: set[int | None]) -> OnLogits:
-    def compare(step: int | None, logits_V: torch.Tensor) -> None:
-        if step in wanted:
-            reference_V = file.read_prefill() if step is None else file.read_step(step)
-            comparer.decoded_again(step, reference_V, logits_V)
-
-    return compare

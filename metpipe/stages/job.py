@@ -21,10 +21,13 @@ from metpipe.memory.kernel_set import parse_families
 from metpipe.oracle import require_oracle
 from metpipe.pipeline import Event, Pipeline, Stage, Store, board, code_digest
 from metpipe.resources import kernels_dir
+from metpipe.stages.boot import boot_of
 from metpipe.stages.forced import select_of
 from metpipe.stages.live import Live
 from metpipe.stages.memory import point_of
+from metpipe.stages.met_plan import stored_sizes
 from metpipe.stages.plan import plan
+from metpipe.stages.stage_names import StageName
 from metpipe.stages.write_report import write_report
 
 __all__ = ["run_job"]
@@ -41,11 +44,14 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     live = Live(run, open_kernel_sets(run.device, run.kernels))
     if (theirs := live.sets.overlay) is not None:
         parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
-    if run.pipeline.diff or run.pipeline.ledger:
+    if live.executes and not run.pipeline.rule:
         live.serve()
         live.prompts()
+        live.check_cases()
     if run.pipeline.memory or run.pipeline.ledger:
         evaluate(point_of(live))  # what cannot be planned must not cost a run
+    if run.ledger.boot is not None:
+        boot_of(live)
     stages = plan(run)
     _check_variants(stages, live)
     facts = _facts(live)
@@ -81,7 +87,8 @@ def _has_evidence(events: Sequence[Event]) -> bool:
 def _check_variants(stages: Sequence[Stage], live: Live) -> None:
     """Before anything is decoded: a misspelt rule must not cost a run."""
     for stage in stages:
-        if stage.name.startswith("variant:") and stage.params["forward"] == "circuit":
+        name = StageName.parse(stage.name)
+        if name is not None and name.kind == "variant" and stage.params["forward"] == "circuit":
             select = select_of(stage.params)
             check_select(live.sets.rules_for(overlay=select.overlay), select)
 
@@ -97,7 +104,9 @@ def _facts(live: Live) -> dict[str, object]:
         "cores": all_cores(),
         "versions": {package: version(package) for package in _packages(live.run)},
         "checkpoint": live.checkpoint_digest(),
-        "prompts": _prompts_digest(live.run),
+        "sizes": stored_sizes(live.checkpoint()) if live.run.memory.accounting == "met" else None,
+        "prompts": _digest_of("prompts", live.run.prompts),
+        "boot": _digest_of("ledger.boot", live.run.ledger.boot),
     }
 
 
@@ -106,13 +115,14 @@ def _packages(run: Run) -> tuple[str, ...]:
     return ("torch", "numba", "numpy", "gguf", *(("transformers",) if run.oracle else ()))
 
 
-def _prompts_digest(run: Run) -> str | None:
-    if not isinstance(run.prompts, str):
+def _digest_of(key: str, file: object) -> str | None:
+    """Of the file that a key names; None where it names none."""
+    if not isinstance(file, str):
         return None
     try:
-        return hashlib.sha256(Path(run.prompts).read_bytes()).hexdigest()
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError as error:
-        raise ConfigError(f"prompts={run.prompts}: cannot be read ({error.strerror})") from error
+        raise ConfigError(f"{key}={file}: cannot be read ({error.strerror})") from error
 
 
 def _raise_first(failures: list[Exception], kind: type[Exception]) -> None:

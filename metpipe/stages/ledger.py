@@ -19,7 +19,7 @@ from metpipe.report.memory_section import ledger_section
 from metpipe.resources import kernels_dir
 from metpipe.stages.devices import executing_device
 from metpipe.stages.live import Live, live_of
-from metpipe.stages.memory import point_of
+from metpipe.stages.memory import own_point
 
 __all__ = ["run_ledger"]
 
@@ -47,7 +47,7 @@ def run_ledger(context: StageContext) -> Mapping[str, object]:
 def _executed_point(live: Live, model: Model) -> Point:
     """The boot as it was: this machine, the pools' own sizes, the programs that are compiled."""
     sizes = model.sizes
-    asked = point_of(live)
+    asked = own_point(live)
     return replace(
         asked,
         device=executing_device(read_devices(kernels_dir() / "DEVICES.toml")),
@@ -57,9 +57,11 @@ def _executed_point(live: Live, model: Model) -> Point:
             concurrency=1,
         ),
         slots=sizes.num_slots,
+        slots_follow=False,
         boot=Boot(
             kv_blocks=sizes.num_blocks,
             slots=sizes.num_slots,
-            runs=(("decode", 1), ("prefill", sizes.max_rows)),
+            runs=sizes.runs,
+            snapshot_rows=sizes.snapshot_rows,
         ),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from metpipe.circuit import Circuit, Select
-from metpipe.config import Run
+from metpipe.config import Run, modes_of
 from metpipe.diff.prompt_file import read_prompts
 from metpipe.diff.prompts import lengths, prompts, prompts_of_lengths
 from metpipe.engine.checkpoints import (
@@ -23,16 +23,22 @@ from metpipe.engine.checkpoints import (
     require_tokenizer,
 )
 from metpipe.engine.kernel_sets import KernelSets
-from metpipe.engine.model import Model, PoolSizes
+from metpipe.engine.model import Model
 from metpipe.engine.opening import circuit_of, one_plus_of_config, open_model, shapes_of_config
+from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.serve_flags import ExecutedServe, executed_serve
 from metpipe.errors import ConfigError
-from metpipe.memory.formulas import kv_blocks
 from metpipe.pipeline import Progress, StageContext
+from metpipe.stages.invariance.plan import Table, needed_cases
+from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.cases import Facts, cases_of
+from metpipe.stages.modes.needs import check_fits, sizes_for
 
 __all__ = ["LEGACY", "Live", "live_of"]
 
+INVARIANCE_STEPS = 8
+"""Steps of each leg of the invariance table: as deep as the deepest verify."""
 LEGACY = ForwardSelect("legacy", "legacy", Select.reference())
 
 
@@ -45,20 +51,24 @@ class Live:
     _checkpoint: Checkpoint | None = None
     _circuit: Circuit | None = None
     _prompts: tuple[tuple[int, ...], ...] | None = None
+    _cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
     _model: Model | None = field(default=None)
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the run's model section: headers and config only."""
         if self._checkpoint is None:
+            shapes_of = shapes_of_config if self.executes else None  # a plan reads no weights
             self._checkpoint = open_checkpoint(
-                model_source(self.run), shapes_of=shapes_of_config, one_plus_of=one_plus_of_config
+                model_source(self.run), shapes_of=shapes_of, one_plus_of=one_plus_of_config
             )
         return self._checkpoint
 
     @property
     def executes(self) -> bool:
         """Whether the job runs a forward."""
-        return self.run.pipeline.diff or self.run.pipeline.ledger or self.run.pipeline.rule
+        pipeline = self.run.pipeline
+        own_ledger = pipeline.ledger and self.run.ledger.boot is None
+        return pipeline.diff or own_ledger or pipeline.rule
 
     def checkpoint_digest(self) -> str | None:
         """The weights' digest; that of the config alone when nothing runs; None without a model."""
@@ -90,20 +100,45 @@ class Live:
             self._prompts = found
         return self._prompts
 
+    def cases(self, mode: str) -> tuple[Case, ...]:
+        """The cases of one of the run's modes."""
+        if mode == "invariance":
+            return needed_cases(self.invariance_table())
+        if mode not in self._cases:
+            facts = Facts(self.prompts(), self.circuit().dims["vocab"], self.drafts_are_compared())
+            self._cases[mode] = cases_of(mode, self.run, facts)
+        return self._cases[mode]
+
+    def invariance_table(self) -> Table:
+        """The prompts and lengths of the invariance table."""
+        steps = min(self.run.steps, INVARIANCE_STEPS)
+        return Table.of(self.run.max_width, steps, self.circuit().dims["vocab"])
+
+    def all_cases(self) -> tuple[Case, ...]:
+        """Those of every mode of the run; plain decoding's when nothing else is run."""
+        return tuple(case for mode in modes_of(self.run) for case in self.cases(mode))
+
+    def drafts_are_compared(self) -> bool:
+        """Whether the draft head runs too; `auto`: where there is one.
+
+        Raises:
+            ConfigError: it was asked for, and the model has none.
+        """
+        head = any(node.section == "draft" for node in self.circuit().nodes)
+        if self.run.mtp is True and not head:
+            raise ConfigError(
+                f"mtp=true: {self.checkpoint().source} has no draft head (its config has no "
+                "mtp_num_hidden_layers, or 0); leave mtp out"
+            )
+        return head and bool(self.run.mtp)
+
+    def check_cases(self) -> None:
+        """Refuse what the pools cannot hold, before anything is decoded."""
+        check_fits(self.all_cases(), self.serve().max_seq_len, self.run.num_slots)
+
     def sizes(self) -> PoolSizes:
-        """Pools for one sequence of the longest prompt (times `slots`), and its steps."""
-        serve, longest = self.serve(), max(map(len, self.prompts()))
-        slots = self.run.slots or 1
-        prefill_rows = min(serve.max_prefill_tokens, longest)
-        return PoolSizes(
-            num_blocks=kv_blocks(slots, longest + self.run.steps, serve.block_size),
-            num_slots=slots,
-            block_size=serve.block_size,
-            max_seq_len=serve.max_seq_len,
-            max_prefill_rows=prefill_rows,
-            max_rows=prefill_rows,
-            max_sequences=1,
-        )
+        """Pools and steps for every case of the run."""
+        return sizes_for(self.all_cases(), self.serve(), self.run.num_slots)
 
     def model(self, progress: Progress | None = None) -> Model:
         """The loaded model; the previous job's when nothing that shapes it changed."""

@@ -17,7 +17,7 @@ def run_load(context: StageContext) -> Mapping[str, object]:
     """Read the weights once; the model stays open for the stages behind this one."""
     live = live_of(context)
     checkpoint, circuit = live.checkpoint(), live.circuit()
-    shapes = weight_shapes(circuit)
+    shapes = weight_shapes(circuit, checkpoint.tensors)
     context.progress.total(len(shapes))
     model = live.model(context.progress)
     return {

@@ -1,125 +1,154 @@
 """localize: on a difference, where it starts: the first step, the first op, the rule that wrote it.
 
-The circuit with reference rules and the differing variant run side by side on the first prompt that
-differs: state and logits are digested after every step, and the first step at which they part is
-run launch by launch.
+The circuit with reference rules and the differing variant run the first case that differs: logits
+and states are digested after every step of theirs, and the first step at which they part is run
+launch by launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from metpipe.circuit import Select
 from metpipe.diff.comparison import Comparison
 from metpipe.diff.trace import Trace
-from metpipe.engine.forward import Forward
+from metpipe.engine.forward import BoundStep
 from metpipe.engine.model import Model
-from metpipe.engine.pools import Sequence as Opened
 from metpipe.engine.selection import ForwardSelect
+from metpipe.engine.step_inputs import RowRun
 from metpipe.engine.step_trace import WrittenEdge, trace_step
 from metpipe.errors import ConfigError
 from metpipe.pipeline import StageContext
 from metpipe.report.diff_section import Localized
 from metpipe.stages.forced import select_of
 from metpipe.stages.live import live_of
+from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.drive import drive
+from metpipe.stages.modes.recording import Recording
+from metpipe.stages.modes.watch import Unwatched
 from metpipe.stages.records import read_result, restore
-from metpipe.stages.reference import read_traces
+from metpipe.stages.reference import read_traces, record_path
+from metpipe.stages.stage_names import StageName
 
 __all__ = ["run_localize"]
-
-PREFILL = -1
 
 
 def run_localize(context: StageContext) -> Mapping[str, object]:
     """One finding for each judged circuit variant that differs; none when nothing differs."""
-    model = live_of(context).model()
-    traces = read_traces(context.inputs["reference"])
+    live = live_of(context)
     found = []
     for params in context.params["variants"]:  # type: ignore[attr-defined]
-        record = read_result(context.inputs[f"variant:{params['name']}"])
-        comparisons = restore(tuple[Comparison, ...], record["comparisons"])
-        prompt = next((i for i, item in enumerate(comparisons) if not item), None)
-        if prompt is not None:
-            search = _Search(model, traces[prompt], select_of(params), prompt)
-            found.append(search.run(record["disclosure"]["rules"]))
+        for mode in context.params["modes"]:  # type: ignore[attr-defined]
+            stage = StageName(mode, "variant", params["name"]).text
+            record = read_result(context.inputs[stage])
+            comparisons = restore(tuple[Comparison, ...], record["comparisons"])
+            index = next((i for i, item in enumerate(comparisons) if not item), None)
+            if index is not None:
+                folder = context.inputs[StageName(mode, "reference").text]
+                search = _Search(
+                    live.model(),
+                    live.cases(mode)[index],
+                    read_traces(folder)[index],
+                    record_path(folder, index),
+                    select_of(params),
+                    index,
+                )
+                found.append(search.run(record["disclosure"]["rules"]))
+                break
     return {"localized": [item.model_dump(mode="json") for item in found]}
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What is known after a step: the digest of its logits and of every state."""
+    """What is known after a launched step: where it is, its logits' digest and every state's."""
 
+    place: str
+    step: int | None
     logits: str
-    states: Mapping[str, str]
+    states: tuple[Mapping[str, str], ...]
+
+
+@dataclass(slots=True)
+class _Observer:
+    """Runs a forward's steps and digests them; the one numbered `at` launch by launch."""
+
+    run: Recording
+    at: int | None = None
+    steps: list[_Step] = field(default_factory=list)
+    edges: tuple[WrittenEdge, ...] = ()
+
+    def __call__(self, mode: str, rows: int, runs: Sequence[RowRun], bound: BoundStep) -> None:
+        if self.at == len(self.steps):
+            self.edges = trace_step(self.run.model, self.run.forward, mode, rows)
+        else:
+            bound.run()
+        step = None if mode == "prefill" else self.run.num_steps
+        self.steps.append(
+            _Step(
+                place="the prefill" if step is None else f"step {step}" + _of_mode(mode),
+                step=step,
+                logits=self.run.model.hash_bytes(bound.logits_SV),
+                states=self._states(runs) if self.at is None else (),
+            )
+        )
+
+    def _states(self, runs: Sequence[RowRun]) -> tuple[Mapping[str, str], ...]:
+        """What each sequence of the step owns, the rows of this step included."""
+        found = []
+        for run in runs:
+            one = replace(run.sequence)
+            if run.position == one.length:
+                one.length += len(run.tokens)
+            found.append(self.run.model.state_digests(one))
+        return tuple(found)
+
+
+def _of_mode(mode: str) -> str:
+    return "" if mode == "decode" else f" ({mode.replace('_', ' ')})"
 
 
 @dataclass(slots=True)
 class _Search:
-    """One variant on the prompt at which it differs."""
+    """One variant on the case in which it differs."""
 
     model: Model
+    case: Case
     trace: Trace
+    record: Path
     select: ForwardSelect
-    prompt: int
+    index: int
 
     def run(self, rules: Sequence[str]) -> Localized:
         """Find the step, then the op, then the rules that part from the reference on their own."""
         base = ForwardSelect("reference rules", "circuit", Select.reference())
-        ours = list(self._steps(base))
-        at = self._first_parting(ours, self._steps(self.select))
+        ours = self._observed(base).steps
+        at = self._first_parting(ours, self._observed(self.select).steps)
         if at is None:
             return self._not_found()
-        edge = self._first_edge(self._edges(base, at), self._edges(self.select, at))
+        edge = self._first_edge(
+            self._observed(base, at).edges, self._observed(self.select, at).edges
+        )
         alone = [rule for rule in self._suspects(rules) if self._parts(ours, rule)]
-        return self._finding(at, edge, alone)
+        return self._finding(ours[at], edge, alone)
 
-    def _steps(self, select: ForwardSelect) -> Generator[_Step, None, None]:
-        """The prefill, then every step, under one forward."""
+    def _observed(self, select: ForwardSelect, at: int | None = None) -> _Observer:
+        """The whole case under one forward, fed the reference's tokens."""
         forward = self.model.forward(select)
-        sequence = self.model.open(reserve=len(self.trace.prompt) + len(self.trace.fed))
+        run = Recording(self.model, forward, self.case, Unwatched(), check_steps=False)
+        observer = _Observer(run, at)
+        forward.observe = observer
         try:
-            logits = forward.prefill(sequence, self.trace.prompt)
-            yield _Step(self.model.hash_bytes(logits), self.model.state_digests(sequence))
-            for token in self.trace.fed:
-                logits = forward.decode(sequence, token)
-                yield _Step(self.model.hash_bytes(logits), self.model.state_digests(sequence))
+            drive(run, self.trace, record=self.record)
         finally:
-            self.model.close(sequence)
             forward.close()
+        return observer
 
-    def _first_parting(
-        self, ours: Sequence[_Step], theirs: Generator[_Step, None, None]
-    ) -> int | None:
-        """The first step after which logits or states differ; PREFILL for the prefill."""
-        # Closed here, not when it is collected: its sequence's slot may be the pool's only one.
-        with closing(theirs):
-            pairs = zip(ours, theirs, strict=False)
-            return next((i + PREFILL for i, (a, b) in enumerate(pairs) if a != b), None)
-
-    def _edges(self, select: ForwardSelect, at: int) -> tuple[WrittenEdge, ...]:
-        """The edges of the step `at`, under one forward."""
-        forward, sequence = self.model.forward(select), self.model.open()
-        try:
-            if at == PREFILL:
-                return self._prefill_edges(forward, sequence)
-            forward.prefill(sequence, self.trace.prompt)
-            for token in self.trace.fed[:at]:
-                forward.decode(sequence, token)
-            return trace_step(self.model, forward, sequence, "decode", self.trace.fed[at : at + 1])
-        finally:
-            self.model.close(sequence)
-            forward.close()
-
-    def _prefill_edges(self, forward: Forward, sequence: Opened) -> tuple[WrittenEdge, ...]:
-        """The edges of every chunk of the prefill, one chunk after another."""
-        written: list[WrittenEdge] = []
-        limit = forward.max_prefill_rows
-        for start in range(0, len(self.trace.prompt), limit):
-            tokens = self.trace.prompt[start : start + limit]
-            written += trace_step(self.model, forward, sequence, "prefill", tokens)
-        return tuple(written)
+    def _first_parting(self, ours: Sequence[_Step], theirs: Sequence[_Step]) -> int | None:
+        """The first launched step after which logits or states differ."""
+        pairs = zip(ours, theirs, strict=False)
+        return next((index for index, (a, b) in enumerate(pairs) if a != b), None)
 
     def _first_edge(
         self, ours: Sequence[WrittenEdge], theirs: Sequence[WrittenEdge]
@@ -142,12 +171,11 @@ class _Search:
         """Whether this rule alone, beside the reference rules, moves a bit."""
         alone = replace(self.select, name=rule, select=Select.only([rule]))
         try:
-            return self._first_parting(ours, self._steps(alone)) is not None
+            return self._first_parting(ours, self._observed(alone).steps) is not None
         except ConfigError:
             return False  # it shadows a reference rule, and the rest is not covered without it
 
-    def _finding(self, at: int, edge: WrittenEdge | None, alone: Sequence[str]) -> Localized:
-        where = "the prefill" if at == PREFILL else f"step {at}"
+    def _finding(self, at: _Step, edge: WrittenEdge | None, alone: Sequence[str]) -> Localized:
         rule = alone[0] if len(alone) == 1 else (edge.rule if edge else None)
         named = (
             f"; on its own the rule {' and the rule '.join(alone)} moves bits"
@@ -155,32 +183,32 @@ class _Search:
             else "; no rule moves bits on its own"
         )
         if edge is None:
-            text = f"parts at {where}, in a state and in no edge that both keep in memory"
+            text = f"parts at {at.place}, in a state and in no edge that both keep in memory"
         else:
             members = ", ".join(edge.members)
             text = (
-                f"parts at {where}, first in {edge.edge} ({edge.op}), written by the rule "
+                f"parts at {at.place}, first in {edge.edge} ({edge.op}), written by the rule "
                 f"{edge.rule} over {members}"
             )
-        return self._localized(at, edge, rule, text + named)
+        return self._localized(at.step, edge, rule, text + named)
 
     def _not_found(self) -> Localized:
         text = (
             "it has the bits of the circuit with reference rules, and those are not legacy's: look "
             "at the circuit, or at a reference rule"
         )
-        return self._localized(PREFILL, None, None, text)
+        return self._localized(None, None, None, text)
 
     def _localized(
-        self, at: int, edge: WrittenEdge | None, rule: str | None, text: str
+        self, step: int | None, edge: WrittenEdge | None, rule: str | None, text: str
     ) -> Localized:
         return Localized(
             variant=self.select.name,
-            prompt=self.prompt,
-            step=None if at == PREFILL else at,
+            prompt=self.index,
+            step=step,
             layer=edge.layer if edge else None,
             node=edge.node if edge else "",
             op=edge.op if edge else "",
             rule=rule,
-            sentence=f"{self.select.name}, prompt {self.prompt}: {text}",
+            sentence=f"{self.select.name}, {self.case.full_name}: {text}",
         )

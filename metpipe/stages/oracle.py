@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from metpipe.diff.logits_file import LogitsFile
+from metpipe.diff.logits_file import LogitsFile, Rows
 from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.oracle import (
     Judgement,
@@ -96,25 +96,27 @@ def _judge(
     for index, trace in kept.items():
         fp32_RV = outside.logits(_tokens(trace), len(trace.fed) + 1)
         ours = logits_path(context.inputs["reference"], index)
-        yield index, judge(_rows(ours), fp32_RV, _rows(noisy[index]))
+        steps = len(trace.fed)
+        yield index, judge(_rows(ours, steps), fp32_RV, _rows(noisy[index], steps))
         context.progress.advance()
 
 
 def _write(path: Path, outside: OutsideModel, trace: Trace) -> None:
     logits_RV = outside.logits(_tokens(trace), len(trace.fed) + 1)
-    file = LogitsFile.write_new(path, len(trace.fed), logits_RV.shape[1])
-    for row, logits_V in enumerate(logits_RV):
-        file.write_row(row, logits_V)
+    file = LogitsFile.write_new(path, Rows(len(trace.fed)), logits_RV.shape[1])
+    file.write(None, logits_RV[:1])
+    for step in range(len(trace.fed)):
+        file.write(step, logits_RV[step + 1 : step + 2])
     file.write_out()
 
 
-def _rows(path: Path) -> list[torch.Tensor]:
-    file = LogitsFile.read_existing(path)
-    return [file.read_row(row) for row in range(len(file.rows))]
+def _rows(path: Path, steps: int) -> list[torch.Tensor]:
+    file = LogitsFile.read_existing(path, Rows(steps))
+    return [file.read(step)[0] for step in (None, *range(steps))]
 
 
 def _tokens(trace: Trace) -> tuple[int, ...]:
-    return trace.prompt + trace.fed
+    return trace.prompt + trace.tokens
 
 
 def _row(trace: Trace, judged: Judgement) -> OracleRow:

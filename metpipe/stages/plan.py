@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from metpipe.config import Run, Variant
+from metpipe.config import Run, Variant, modes_of
 from metpipe.pipeline import Stage
+from metpipe.stages.boot import run_boot
 from metpipe.stages.compare import run_compare
 from metpipe.stages.forced import run_control, run_forced
+from metpipe.stages.invariance.stage import run_invariance
 from metpipe.stages.ledger import run_ledger
 from metpipe.stages.load import run_load
 from metpipe.stages.localize import run_localize
@@ -16,6 +18,7 @@ from metpipe.stages.memory import run_memory
 from metpipe.stages.oracle import run_oracle
 from metpipe.stages.reference import run_reference
 from metpipe.stages.rule import run_rule
+from metpipe.stages.stage_names import StageName
 
 __all__ = ["plan"]
 
@@ -39,47 +42,72 @@ def _stages(run: Run) -> Iterator[Stage]:
     if run.pipeline.rule:
         yield Stage("rule", run_rule, _rule_params(run))
         return
-    if run.pipeline.diff or run.pipeline.ledger:
+    own_ledger = run.pipeline.ledger and run.ledger.boot is None
+    if run.pipeline.diff or own_ledger:
         yield Stage("load", run_load, _load_params(run))
     if run.pipeline.diff:
         yield from _diff_stages(run)
     if run.pipeline.memory:
         yield Stage("memory", run_memory, _memory_params(run))
-    if run.pipeline.ledger:
+    if own_ledger:
         yield Stage("ledger", run_ledger, _load_params(run) | _memory_params(run), ("load",))
+    elif run.pipeline.ledger:
+        yield Stage("boot", run_boot, _memory_params(run) | {"boot": run.ledger.boot})
 
 
 def _diff_stages(run: Run) -> Iterator[Stage]:
-    decode = _decode_params(run)
-    yield Stage("reference", run_reference, decode | LEGACY_PARAMS | {"replica": 0}, ("load",))
-    forced = []
-    for replica in range(1, (run.repeat or REPEATS_ON_CPU) + 1):
-        params = decode | LEGACY_PARAMS | {"name": "legacy-repeat", "replica": replica}
-        forced.append(Stage(f"repeat:{replica}", run_forced, params, ("load", "reference")))
-    for name, variant in run.variants.items():
-        params = decode | _variant_params(run, variant) | {"name": name, "replica": 0}
-        forced.append(Stage(f"variant:{name}", run_forced, params, ("load", "reference")))
-        if variant.expect == "equal":
-            needs = ("load", "reference", f"variant:{name}")
-            forced.append(Stage(f"control:{name}", run_control, params, needs))
-    yield from forced
-    yield Stage(
-        "compare", run_compare, {}, ("load", "reference", *(stage.name for stage in forced))
-    )
-    differing = [
+    runs: list[Stage] = []
+    for mode in modes_of(run):
+        runs += _invariance_stages(run) if mode == "invariance" else _mode_stages(run, mode)
+    yield from runs
+    yield Stage("compare", run_compare, {}, ("load", *(stage.name for stage in runs)))
+    judged = [
         {"name": name, **_variant_params(run, variant)}
         for name, variant in run.variants.items()
         if variant.forward == "circuit" and variant.expect == "equal"
     ]
-    variants = tuple(f"variant:{params['name']}" for params in differing)
-    yield Stage(
-        "localize",
-        run_localize,
-        {"variants": differing},
-        ("load", "reference", "compare", *variants),
-    )
-    if run.oracle is not None:
+    replayed = [mode for mode in modes_of(run) if mode != "invariance"]
+    seen = [
+        name.text
+        for mode in replayed
+        for name in (
+            StageName(mode, "reference"),
+            *(StageName(mode, "variant", params["name"]) for params in judged),
+        )
+    ]
+    params = {"variants": judged, "modes": replayed}
+    yield Stage("localize", run_localize, params, ("load", "compare", *seen))
+    if run.oracle is not None and "single" in modes_of(run):
         yield Stage("oracle", run_oracle, {"oracle": run.oracle}, ("load", "reference"))
+
+
+def _invariance_stages(run: Run) -> Iterator[Stage]:
+    """The table under legacy, and under each variant."""
+    own = {"max_width": run.max_width, "steps": run.steps}
+    name = StageName("invariance", "reference").text
+    yield Stage(name, run_invariance, own | LEGACY_PARAMS, ("load",))
+    for variant_name, variant in run.variants.items():
+        params = own | _variant_params(run, variant) | {"name": variant_name}
+        name = StageName("invariance", "variant", variant_name).text
+        yield Stage(name, run_invariance, params, ("load",))
+
+
+def _mode_stages(run: Run, mode: str) -> Iterator[Stage]:
+    """The reference, its repeats, each variant and its control, in one mode."""
+    decode = _decode_params(run, mode)
+    reference = StageName(mode, "reference").text
+    yield Stage(reference, run_reference, decode | LEGACY_PARAMS | {"replica": 0}, ("load",))
+    for replica in range(1, (run.repeat or REPEATS_ON_CPU) + 1):
+        params = decode | LEGACY_PARAMS | {"name": "legacy-repeat", "replica": replica}
+        name = StageName(mode, "repeat", str(replica)).text
+        yield Stage(name, run_forced, params, ("load", reference))
+    for name, variant in run.variants.items():
+        params = decode | _variant_params(run, variant) | {"name": name, "replica": 0}
+        stage = StageName(mode, "variant", name).text
+        yield Stage(stage, run_forced, params, ("load", reference))
+        if variant.expect == "equal":
+            needs = ("load", reference, stage)
+            yield Stage(StageName(mode, "control", name).text, run_control, params, needs)
 
 
 def _variant_params(run: Run, variant: Variant) -> dict[str, Any]:
@@ -94,11 +122,26 @@ def _load_params(run: Run) -> dict[str, Any]:
     """What shapes the loaded model and its pools."""
     whole = run.model_dump(mode="json")
     keys = ("model", "seed", "serve", "slots", "device", "kernels", "steps", "prompts")
-    return {key: whole[key] for key in (*keys, "prompt_lengths")}
+    modes = [key for mode in modes_of(run) for key in KEYS_READ.get(mode, ())]
+    return {key: whole[key] for key in (*keys, "prompt_lengths", *modes)}
 
 
-def _decode_params(run: Run) -> dict[str, Any]:
+KEYS_READ = {
+    "batch": ("batch", "fragment_slots"),
+    "verify": ("verify", "mtp"),
+    "verify_batch": ("verify_batch", "verify_batch_ks", "ragged", "mtp", "fragment_slots"),
+    "prefill": ("prefill", "prefill_chunk"),
+    "invariance": ("max_width",),
+}
+"""Mode -> what its cases are made of, beside prompts and steps."""
+
+
+def _decode_params(run: Run, mode: str) -> dict[str, Any]:
+    whole = run.model_dump(mode="json")
     return {
+        "mode": mode,
+        **{key: whole[key] for key in KEYS_READ.get(mode, ())},
+        "layouts": run.diff.mode == "all",
         "steps": run.steps,
         "keep_logits": run.keep_logits,
         "state_check": run.state_check,

@@ -13,6 +13,7 @@ from rich.console import Console
 from metpipe.errors import ConfigError, Exit
 from metpipe.pipeline import Event, Pipeline, Store
 from metpipe.report import console as console_report
+from metpipe.report.boot_section import BootSection
 from metpipe.report.diff_section import OracleSection, RuleSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
 from metpipe.report.schema import Checkpoint, Planned, Provenance, Report, StageRow
@@ -52,6 +53,7 @@ def write_report(
         oracle=results.section("oracle", "oracle", OracleSection),
         memory=results.section("memory", "memory", MemorySection),
         ledger=results.section("ledger", "ledger", LedgerSection),
+        boot=results.section("boot", "boot", BootSection),
         rule=results.section("rule", "rule", RuleSection),
         stages=tuple(_stage_row(event, pipeline, store) for event in events),
         provenance=_provenance(live, results, out_dir),
@@ -109,6 +111,8 @@ def _said(live: Live, results: Results) -> Iterator[tuple[Exit, str]]:
     if (ledger := results.section("ledger", "ledger", LedgerSection)) and not ledger.agrees:
         wrong = [row.tag for row in ledger.rows if not row.agrees]
         yield Exit.FAIL, f"the ledger does not agree with the plan: {', '.join(wrong)}"
+    if (boot := results.section("boot", "boot", BootSection)) and boot.misses:
+        yield Exit.FAIL, f"the boot does not agree with the plan: {', '.join(boot.misses)}"
     memory = results.section("memory", "memory", MemorySection)
     if memory and live.run.memory.must_fit and memory.totals.answer != "fits":
         device, answer = memory.header.device, memory.totals.answer

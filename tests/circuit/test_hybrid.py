@@ -232,6 +232,23 @@ def test_a_norm_that_adds_one_is_taken_only_by_a_kernel_that_is_told(extra: dict
         fuse(made, rules, situation)
 
 
+@pytest.mark.parametrize("left_out", ["a_log", None])
+def test_a_rule_must_take_every_tensor_of_a_node(left_out: str | None) -> None:
+    """Else its kernel would compute without it, and nobody would notice."""
+    made = circuit_of(TINY["qwen3_5_text"])
+    others = [rule(op, [op]) for op in {node.op for node in made.nodes} - {"gdn_gates"}]
+    args = {name: f"0.tensor.{name}" for name in ("a_log", "dt_bias") if name != left_out}
+    args |= {"x": "0.in.0", "decay": "0.out.0", "beta": "0.out.1"}
+    gates = replace(rule("gates", ["gdn_gates"]), kernels=(Kernel("k", "gates", args),))
+    rules = rule_set(gates, *others)
+    situation = Situation("decode", 1, every_kernel(rules), select=Select.all())
+    if left_out is None:
+        assert fuse(made, rules, situation).groups
+        return
+    with pytest.raises(Uncovered, match="it does not take the node's tensor a_log"):
+        fuse(made, rules, situation)
+
+
 def test_an_op_without_a_rule_is_named_with_the_rule_file() -> None:
     made = circuit_of(TINY["qwen3_5_text"])
     ops = {node.op for node in made.nodes} - {"gdn_gates", "l2_norm"}
@@ -240,3 +257,4 @@ def test_an_op_without_a_rule_is_named_with_the_rule_file() -> None:
     with pytest.raises(Uncovered, match=r"no rule of toy\.toml takes .* \(gdn_gates\)") as caught:
         fuse(made, rules, situation)
     assert str(caught.value).endswith("Other ops with untaken nodes: l2_norm")
+    assert caught.value.ops == ("gdn_gates", "l2_norm")

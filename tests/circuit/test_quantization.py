@@ -30,6 +30,13 @@ def compressed(weights: object, inputs: object = None, **more: object) -> dict[s
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, **more}
 
 
+def mixed(layers: object, **more: object) -> dict[str, object]:
+    return {
+        "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers,
+        **more,
+    }  # fmt: skip
+
+
 def formats(table: object, module: str = "model.layers.0.mlp.down_proj") -> tuple[str, str]:
     row = declared_precision(table, "config.json").precision.of(module)
     return row.weight, row.activation
@@ -61,6 +68,10 @@ def test_no_quantization_is_bf16() -> None:
         ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4/g16", "nvfp4/g16")),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, ("fp8/tensor", "fp8/tensor")),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, ("nvfp4/g16", "bf16")),
+        ({"quant_method": "mxfp4"}, ("mxfp4/g32", "bf16")),
+        (mixed({"model.layers.0.mlp.down_proj": {"quant_algo": "FP8"}}), ("fp8/tensor",) * 2),
+        (mixed({"model.layers.1.mlp.down_proj": {"quant_algo": "FP8"}}), ("bf16", "bf16")),
     ],
 )
 def test_declared_formats(table: dict[str, object], expected: tuple[str, str]) -> None:
@@ -72,13 +83,61 @@ def test_declared_formats(table: dict[str, object], expected: tuple[str, str]) -
     [
         (["lm_head"], "lm_head"),
         (["re:.*down_proj"], "model.layers.0.mlp.down_proj"),
-        (["model.layers.0.mlp"], "model.layers.0.mlp.down_proj"),
         (["model.layers.*.mlp*"], "model.layers.0.mlp.down_proj"),
     ],
 )
 def test_an_ignored_module_is_bf16(ignore: list[str], module: str) -> None:
     assert formats(compressed(NVFP4, ignore=ignore), module) == ("bf16", "bf16")
     assert formats(compressed(NVFP4, ignore=ignore), "model.layers.1.self_attn.q_proj")[0] != "bf16"
+
+
+@pytest.mark.parametrize(
+    ("table", "quantised"),
+    [
+        (compressed(NVFP4, ignore=["model.layers.0.mlp"]), True),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.layers.0.mlp"]},
+            False,
+        ),
+    ],
+)
+def test_only_some_methods_leave_alone_what_is_within(table: object, quantised: bool) -> None:
+    assert (formats(table)[0] != "bf16") == quantised
+
+
+def test_an_export_states_no_strategy() -> None:
+    """A scale per tensor for 8 bits, one per group for 4."""
+    eight, four = ({"type": "float", "num_bits": bits} for bits in (8, 4))
+    table = {
+        "quant_method": "modelopt",
+        "config_groups": {
+            "group_0": {"targets": ["m.a"], "weights": eight, "input_activations": eight},
+            "group_1": {"targets": ["m.b"], "weights": {**four, "group_size": 16}},
+        },
+    }
+    assert formats(table, "m.a") == ("fp8/tensor", "fp8/tensor")
+    assert formats(table, "m.b") == ("nvfp4/g16", "bf16")
+
+
+def test_an_export_over_blocks_of_fp8_leaves_the_base_to_the_rest() -> None:
+    base = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    table = {
+        **base,
+        "modules_to_not_convert": ["m.head"],
+        "quantized_layers": {"m.0.experts": {"quant_algo": "NVFP4", "group_size": 16}},
+    }
+    assert formats(table, "m.0.experts.*.w1")[0] == "nvfp4/g16"
+    assert formats(table, "m.0.attn.q")[0] == "fp8/block128x128"
+    assert formats(table, "m.head")[0] == "bf16"
+
+
+def test_a_container_of_experts_covers_those_that_nobody_names() -> None:
+    group = {"targets": ["m.0.mlp.experts"], "weights": NVFP4}
+    named = {"targets": ["m.0.mlp.experts.0.down_proj"], "weights": FP8_CHANNEL}
+    table = {"quant_method": "modelopt", "config_groups": {"group_0": group, "group_1": named}}
+    assert formats(table, "m.0.mlp.experts.*.up_proj")[0] == "nvfp4/g16"
+    assert formats(table, "m.0.mlp.experts.*.down_proj")[0] == "fp8/channel"
+    assert formats(table, "m.0.mlp.shared_expert.up_proj")[0] == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +155,8 @@ def test_an_ignored_module_is_bf16(ignore: list[str], module: str) -> None:
         ({"quant_method": "compressed-tensors"}, "no config_groups"),
         ({"quant_method": "fp8"}, "weight_block_size = None"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ'"),
+        (mixed({"m.a": {"quant_algo": "W8A8"}}), "m.a has quant_algo 'W8A8'"),
+        (mixed(["m.a"]), "quantized_layers must be an object"),
         (compressed(NVFP4, ignore="lm_head"), "must be a list of names"),
         (
             compressed({**FP8_CHANNEL, "strategy": "block", "block_structure": [128]}),
@@ -141,6 +202,12 @@ def test_a_quantised_checkpoint_has_a_circuit_that_says_so() -> None:
     assert formats["gate_up"] == formats["q"] == "nvfp4/g16"
     assert formats["lm_head"] == formats["embed"] == formats["input_norm"] == "bf16"
     assert formats["act"] is None
+
+
+def test_a_head_tied_to_the_table_has_the_table_s_format() -> None:
+    found = resolve("llama", tie_word_embeddings=True, quantization_config=compressed(NVFP4))
+    formats = {node.local: node.weight_format for node in found.circuit.nodes}
+    assert (formats["embed"], formats["lm_head"], formats["o"]) == ("bf16", "bf16", "nvfp4/g16")
 
 
 def test_a_kernel_set_for_bf16_weights_does_not_take_them() -> None:

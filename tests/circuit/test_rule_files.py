@@ -151,7 +151,8 @@ def test_each_kernel_of_several_has_its_own_args() -> None:
     "source",
     ["0.in.0", "1.out.1", "0.weight", "0.bias", "1.param.eps", "0.state.attn.k", "0.tensor.A_log",
      "0.rope.cos", "1.rope.sin", "dim.head_dim", "step.token_ids", "step.positions", "step.slots",
-     "step.block_table", "step.block_size", "workspace.scores"],
+     "step.block_table", "step.block_size", "step.snapshots", "0.steps.gdn.h", "1.steps.conv",
+     "workspace.scores"],
 )  # fmt: skip
 def test_sources(source: str) -> None:
     text = changed('x = "0.in.0"', f'x = "{source}"')
@@ -263,6 +264,9 @@ def bound(**args: object) -> None:
         ("0.param.theta", "no such param; it has eps"),
         ("0.state.kv", "no such state; it has none"),
         ("1.state.attn.k", "no such state; it has kv"),
+        ("0.steps.kv", "no such state; it has none"),
+        ("1.steps.gdn.h", "no such state; it has kv"),
+        ("1.steps.kv", "only recurrent states are kept row by row"),
         ("0.tensor.A_log", "no such tensor; it has none"),
         ("0.rope.cos", "no rotary table"),
         ("dim.width", "no such dim"),

@@ -6,8 +6,9 @@ from typing import Any
 
 from metpipe.engine.checkpoints import ModelSource, open_checkpoint
 from metpipe.engine.kernel_sets import open_kernel_sets
-from metpipe.engine.model import Model, PoolSizes
+from metpipe.engine.model import Model
 from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.pool_sizes import PoolSizes
 
 __all__ = ["CONFIG", "SIZES", "opened"]
 
@@ -34,8 +35,8 @@ SIZES = PoolSizes(
     block_size=16,
     max_seq_len=64,
     max_prefill_rows=32,
-    max_rows=32,
-    max_sequences=1,
+    runs=(("decode", 1), ("prefill", 32)),
+    snapshot_rows=0,
 )
 
 
@@ -47,6 +48,8 @@ def opened(
     max_rows: int = 64,
     block_size: int = 16,
     max_seq_len: int = 256,
+    runs: tuple[tuple[str, int], ...] = (),
+    snapshot_rows: int = 0,
 ) -> Model:
     """The model of a config with synthetic weights (seed 7)."""
     checkpoint = open_checkpoint(
@@ -58,8 +61,8 @@ def opened(
         block_size=block_size,
         max_seq_len=max_seq_len,
         max_prefill_rows=max_rows,
-        max_rows=max_rows,
-        max_sequences=1,
+        runs=(("decode", 1), ("prefill", max_rows), *runs),
+        snapshot_rows=snapshot_rows,
     )
     circuit = circuit_of(checkpoint.config, checkpoint.source)
     return open_model(checkpoint, circuit, open_kernel_sets("cpu", None), sizes)

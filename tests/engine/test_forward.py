@@ -52,9 +52,8 @@ def test_a_circuit_forward_has_the_bits_of_legacy(model, select):
 def test_a_chunked_prefill_has_the_bits_of_a_single_one(model, chunk):
     whole = run(model, CIRCUIT, PROMPT, TOKENS)
     forward = model.forward(CIRCUIT)
-    forward.max_prefill_rows = chunk
     sequence = model.open()
-    chunked = [bits(forward.prefill(sequence, PROMPT))]
+    chunked = [bits(forward.prefill(sequence, PROMPT, chunk))]
     chunked += [bits(forward.decode(sequence, token)) for token in TOKENS]
     model.close(sequence)
     forward.close()

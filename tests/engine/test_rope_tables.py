@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from metpipe.engine.rope_tables import RopeSpec, rope_tables
+from metpipe.engine.rope_tables import SCALING_KEYS, RopeSpec, rope_spec, rope_tables
 
 LLAMA3 = {
     "factor": 32.0,
@@ -80,3 +80,32 @@ def test_a_missing_scaling_key_is_named():
 def test_an_unknown_kind_is_named():
     with pytest.raises(ValueError, match="'longrope'"):
         rope_tables(RopeSpec("longrope", 1e4, 8), 4)
+
+
+def test_keys_that_do_not_change_the_table_do_not_make_another_spec():
+    plain = rope_spec({"rope_type": "default", "rope_theta": 1e4}, 8)
+    config = {
+        "rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1], "mrope_interleaved": True, "factor": 4.0,
+    }  # fmt: skip
+    assert rope_spec(config, 8) == plain
+    assert rope_spec(config, 16) != plain
+    assert rope_spec({**config, "rope_type": "linear"}, 8).values == {"factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("linear", {"factor": 8.0}),
+        ("llama3", LLAMA3),
+        ("yarn", {**YARN, "attention_factor": 1.1, "truncate": False}),
+    ],
+)
+def test_each_key_of_a_spec_changes_its_table(kind, given):
+    spec = rope_spec({"rope_type": kind, "rope_theta": 1e4, **given}, 64)
+    assert spec.values.keys() == given.keys() == set(SCALING_KEYS[kind])
+    tables = rope_tables(spec, 50)
+    for key, value in given.items():
+        changed = {**given, key: True if value is False else value * 1.5}
+        other = rope_spec({"rope_type": kind, "rope_theta": 1e4, **changed}, 64)
+        assert not np.array_equal(rope_tables(other, 50)[0], tables[0]), key

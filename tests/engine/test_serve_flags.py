@@ -7,7 +7,7 @@ import pytest
 from metpipe.config import Serve
 from metpipe.engine.serve_flags import FLAGS, PLANNED, Only, executed_serve
 from metpipe.errors import ConfigError
-from metpipe.memory.point import serve_from_config
+from metpipe.memory.serve import serve_from_config
 from tests.runs import composed
 
 DEFAULTS = composed().serve.model_dump()

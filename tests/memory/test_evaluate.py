@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from metpipe.circuit import layout
+from metpipe.circuit import layout, padded_rows
 from metpipe.memory import Boot, evaluate
-from metpipe.memory.formulas import padded_rows
 
 MIB = 2**20
 
@@ -33,8 +32,8 @@ def test_golden_plan_of_qwen3_8b(big):
     arena = 4096 * 90_112
     # Cosine and sine: 40960 positions x 64 pairs x 4 bytes each.
     tables = 2 * 40_960 * 64 * 4
-    # 4096 rows x (token, position, slot + 2561 blocks) x 4 bytes.
-    step = 4096 * 2564 * 4
+    # 4096 rows x (token, position, slot, snapshot + 2561 blocks) x 4 bytes.
+    step = 4096 * 2565 * 4
     # 475 MiB .. 1 GiB + floor(163461086576 / 1000) x 21
     driver = (475 * MIB, 2**30 + 163_461_086 * 21)
     assert bytes_of(report) == {
@@ -165,8 +164,8 @@ def test_a_boot_is_evaluated_at_its_own_sizes(tiny):
     # 3 layers x 2 sides x 10 blocks x 16 tokens x 2 heads x 16 x 2 bytes
     assert report.term("kv").low == 3 * 2 * 10 * 16 * 2 * 16 * 2
     assert [run.rows for run in report.counts.runs] == [1, 7]
-    # 7 rows x (3 + 2561) x 4
-    assert report.term("step").low == 7 * 2564 * 4
+    # 7 rows x (4 + 2561) x 4
+    assert report.term("step").low == 7 * 2565 * 4
 
 
 def test_notes_say_what_was_assumed(big, devices, on):

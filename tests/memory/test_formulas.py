@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metpipe.circuit import padded_rows
 from metpipe.errors import ConfigError
 from metpipe.memory import formulas
 
@@ -41,7 +42,7 @@ def test_weights_are_two_bytes_an_element():
      (49, 64), (65, 96), (97, 128), (128, 128), (129, 129), (300, 300)],
 )  # fmt: skip
 def test_batches_are_padded_to_the_ladder(sequences, rows):
-    assert formulas.padded_rows(sequences) == rows
+    assert padded_rows(sequences) == rows
 
 
 @pytest.mark.parametrize(("isl", "rows"), [(1, 1), (4096, 4096), (8192, 8192), (9000, 8192)])
@@ -60,8 +61,8 @@ def test_block_table_covers_the_longest_sequence_and_its_next_block(max_seq_len,
 
 
 def test_step_inputs_are_i32():
-    # 3 rows x (token, position, slot + 3 blocks) x 4 bytes
-    assert formulas.step_input_bytes(3, 17, 16) == 3 * (3 + 3) * 4
+    # 3 rows x (token, position, slot, snapshot + 3 blocks) x 4 bytes
+    assert formulas.step_input_bytes(3, 17, 16) == 3 * (4 + 3) * 4
 
 
 @pytest.mark.parametrize(

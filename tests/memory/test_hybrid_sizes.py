@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from circuit.hybrids import published
 
 from metpipe.circuit import Select, circuit_from_config, tensor_bytes, weight_matrix
 from metpipe.circuit.vocabulary import OPS
 from metpipe.memory import Planned
 from metpipe.memory.formulas import element_bytes
 from metpipe.resources import kernels_dir
+from tests.circuit.hybrids import published
 
 MIB = 1 << 20
 NAMES = ("27B", "35B-A3B", "122B-A10B")

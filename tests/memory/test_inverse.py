@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -83,8 +82,8 @@ def test_an_island_above_the_answer_is_reported(tiny, monkeypatch):
 
     def islanded(point):
         value = point.workload.concurrency
-        return SimpleNamespace(answer="fits" if value <= 10 or value == 13 else "does not fit")
+        return "fits" if value <= 10 or value == 13 else "does not fit"
 
-    monkeypatch.setattr("metpipe.memory.inverse.evaluate", islanded)
+    monkeypatch.setattr("metpipe.memory.inverse.answer_at", islanded)
     answer = max_concurrency(replace(tiny, slots=20))
     assert (answer.surely, answer.exceptions) == (10, (13,))

@@ -37,7 +37,6 @@ def test_flags_become_a_serve():
         ({"max_seq_len": None}, r"serve\.max_seq_len: the memory plan needs it"),
         ({"gpu_memory_utilization": 1.5}, r"serve\.gpu_memory_utilization: a share"),
         ({"kv_cache_dtype": 8}, r"serve\.kv_cache_dtype: a name"),
-        ({"speculative": True}, r"serve\.speculative=true: this engine allocates nothing"),
         ({"tensor_parallel_size": 2}, r"serve\.tensor_parallel_size=2.*set serve\.tensor_par"),
         ({"weight_quantization": "nvfp4"}, r"serve\.weight_quantization=nvfp4"),
     ],

@@ -10,17 +10,26 @@ __all__ = ["conv1d_update", "conv_l2_norm", "l2_norm"]
 
 
 def conv1d_update(
-    *, x: torch.Tensor, taps: torch.Tensor, conv: torch.Tensor, slots: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y, new windows), row after row."""
+    *,
+    x: torch.Tensor,
+    taps: torch.Tensor,
+    conv: torch.Tensor,
+    slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(y, new windows, new steps), row after row."""
     weight = wide(taps).view(-1, 4)
     windows = wide(conv).view(len(conv), -1, 4).clone()
     rows = torch.empty(len(x), len(weight), dtype=torch.float64)
-    for row, slot in enumerate(slots.tolist()):
+    steps = wide(steps).clone()
+    for row, (slot, step) in enumerate(zip(slots.tolist(), step_rows.tolist(), strict=True)):
         windows[slot] = torch.cat((windows[slot][:, 1:], wide(x[row, : len(weight), None])), dim=-1)
         total = (windows[slot] * weight).sum(-1)
         rows[row] = total / (1 + (-total).exp())
-    return rows.float(), windows.flatten(1).float()
+        if 0 <= step < len(steps):
+            steps[step] = windows[slot].flatten()
+    return rows.float(), windows.flatten(1).float(), steps.float()
 
 
 def conv_l2_norm(
@@ -29,13 +38,17 @@ def conv_l2_norm(
     taps: torch.Tensor,
     conv: torch.Tensor,
     slots: torch.Tensor,
+    steps: torch.Tensor,
+    step_rows: torch.Tensor,
     k_heads: int,
     k_dim: int,
     eps: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(normed y, new windows)."""
-    y, windows = conv1d_update(x=x, taps=taps, conv=conv, slots=slots)
-    return l2_norm(x=y, k_heads=k_heads, k_dim=k_dim, eps=eps), windows
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(normed y, new windows, new steps)."""
+    y, windows, kept = conv1d_update(
+        x=x, taps=taps, conv=conv, slots=slots, steps=steps, step_rows=step_rows
+    )
+    return l2_norm(x=y, k_heads=k_heads, k_dim=k_dim, eps=eps), windows, kept
 
 
 def l2_norm(*, x: torch.Tensor, k_heads: int, k_dim: int, eps: float) -> torch.Tensor:

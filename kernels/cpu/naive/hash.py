@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 
-__all__ = ["hash128", "hash128_rows"]
+__all__ = ["hash128", "hash128_rows", "hash128_spans"]
 
 G1 = np.uint64(0x9E3779B97F4A7C15)
 G2 = np.uint64(0xD1342543DE82EF95)
@@ -43,3 +45,16 @@ def hash128_rows(
     rows = pool[block_table.long()[tokens // block_size] * block_size + tokens % block_size]
     raw = rows.contiguous().view(torch.uint8).numpy()
     return hash128(np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))), key)
+
+
+def _memory(address: int, size: int) -> np.ndarray:
+    described = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=described))
+
+
+def hash128_spans(*, addresses: np.ndarray, sizes: np.ndarray, key: int = 0) -> np.ndarray:
+    """The hash of each span of memory: uint64 [spans, 2], the low half, then the high one."""
+    spans = zip(addresses.tolist(), sizes.tolist(), strict=True)
+    hashes = [hash128(_memory(address, size), key) for address, size in spans]
+    halves = [(value & WORD, value >> 64) for value in hashes]
+    return np.array(halves, dtype=np.uint64).reshape(-1, 2)

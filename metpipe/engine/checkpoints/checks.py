@@ -9,6 +9,9 @@ from metpipe.errors import ConfigError
 
 __all__ = ["check_tensors"]
 
+DRAFT_HEAD = "mtp."
+"""How the tensors of a draft head begin."""
+
 
 def check_tensors(checkpoint: Checkpoint, shapes: Mapping[str, Shape]) -> list[str]:
     """The checkpoint's tensors that nothing binds, sorted; the caller says what becomes of them.
@@ -29,11 +32,23 @@ def check_tensors(checkpoint: Checkpoint, shapes: Mapping[str, Shape]) -> list[s
     ]
     if faults:
         more = f" (and {len(faults) - 1} more tensors that don't fit)" if len(faults) > 1 else ""
-        raise ConfigError(
-            f"{checkpoint.source}: {faults[0]}{more}; config and weights are of different models, "
-            "or the file isn't whole"
-        )
+        raise ConfigError(f"{checkpoint.source}: {faults[0]}{more}; {_advice(shapes, found)}")
     return sorted(set(found) - set(shapes))
+
+
+def _advice(shapes: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:
+    """What to do; a folder saved without the draft head that its config promises is a known case.
+
+    transformers loads no draft head (its tensors are `mtp.*`) and so saves none, config unchanged.
+    """
+    faulty = [name for name, shape in shapes.items() if found.get(name) != tuple(shape)]
+    has_head = any(name.startswith(DRAFT_HEAD) for name in found)
+    if not has_head and all(name.startswith(DRAFT_HEAD) for name in faulty):
+        return (
+            "the weights have no draft head, and only that is missing: set mtp_num_hidden_layers "
+            "to 0 in the config to run the model without it"
+        )
+    return "config and weights are of different models, or the file isn't whole"
 
 
 def _fault(name: str, expected: Shape, found: Shape | None) -> str:

@@ -23,6 +23,7 @@ __all__ = ["PICKLE_REFUSED", "HfFolder", "is_pickle", "open_folder", "read_json"
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SIDECAR = "hf_quant_config.json"
 PICKLE_REFUSED = (
     "is a pickle, which can run any code when loaded, so metpipe never loads one; convert it to "
     "safetensors (load it where you trust it, then save_pretrained(FOLDER, "
@@ -126,7 +127,18 @@ def open_folder(path: Path) -> HfFolder:
             f"{path}: has no config.json; model.checkpoint wants the Hugging Face folder that "
             "holds config.json and *.safetensors, or a .gguf file"
         )
-    return HfFolder(path=path, config=read_json(config), stored=_read_stored(path))
+    return HfFolder(path=path, config=_read_config(config), stored=_read_stored(path))
+
+
+def _read_config(file: Path) -> dict[str, object]:
+    """config.json; a ModelOpt export without a quantization_config declares it in a file beside."""
+    config, beside = read_json(file), file.parent / SIDECAR
+    if config.get("quantization_config") is not None or not beside.exists():
+        return config
+    declared = read_json(beside).get("quantization")
+    if not isinstance(declared, dict):
+        raise ConfigError(f"{beside}: has no object `quantization`; fetch it again")
+    return {**config, "quantization_config": {"quant_method": "modelopt", **declared}}
 
 
 def read_json(file: Path) -> dict[str, object]:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import torch
 
 from metpipe.engine.allocator import Allocator
+from metpipe.engine.legacy.forward import Kernels, LegacyStep, head_rows
 from metpipe.engine.program import Launch
 from metpipe.engine.rope_tables import RopeSpec, rope_spec
 from metpipe.engine.weights import Weights
 
 __all__ = ["DenseLegacy", "DenseShape"]
 
-Kernels = Mapping[str, Callable[..., Launch]]
 HEAD_BUFFERS = ("head_in", "logits", "tokens")
 """One row a sequence, not one a token: a prefill's logits are those of its last token."""
 
@@ -129,13 +129,13 @@ class DenseLegacy:
     max_head_rows: int
     _buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def bind(self, rows: int, head_rows: int) -> tuple[tuple[Launch, ...], torch.Tensor]:
-        """The launches of a step over `rows` rows, and its logits [head_rows, V] (bf16)."""
+    def bind(self, mode: str, rows: int) -> LegacyStep:
+        """The launches of a step over `rows` rows; the mode says how many of them have logits."""
         x_TD, launches = self._embed(rows)
         for layer in range(self.shape.num_layers):
             x_TD = self._attention(launches, x_TD, layer, rows)
             x_TD = self._feed_forward(launches, x_TD, layer, rows)
-        return self._head(launches, x_TD[rows - head_rows :])
+        return self._head(launches, x_TD[rows - head_rows(mode, rows) :])
 
     def _embed(self, rows: int) -> tuple[torch.Tensor, list[Launch]]:
         x_TD = self._buffer("x", rows, self.shape.hidden)
@@ -174,15 +174,13 @@ class DenseLegacy:
         down = self._linear(launches, act_TI, f"{base}.mlp.down_proj", "down", bias)
         return self._add(launches, x_TD, down, "after_ffn")
 
-    def _head(
-        self, launches: list[Launch], last_SD: torch.Tensor
-    ) -> tuple[tuple[Launch, ...], torch.Tensor]:
+    def _head(self, launches: list[Launch], last_SD: torch.Tensor) -> LegacyStep:
         xn_SD = self._norm(launches, last_SD, "model.norm", "head_in")
         module = "model.embed_tokens" if self.shape.tied else "lm_head"
         logits_SV = self._linear(launches, xn_SD, module, "logits", has_bias=False)
         tokens_S1 = self._buffer("tokens", logits_SV.shape[0], 1, torch.int32)
         launches.append(self.kernels["head.argmax"](logits=logits_SV, tokens=tokens_S1))
-        return tuple(launches), logits_SV
+        return LegacyStep(tuple(launches), logits_SV, tokens_S1, hidden_RD=None)
 
     def _rotate(
         self, launches: list[Launch], q: torch.Tensor, k: torch.Tensor, rows: int

@@ -14,6 +14,7 @@ from metpipe.engine.microtest.memory import (
     argument_sources,
     shared_memory,
     side_memory,
+    snapshots_label,
     state_label,
 )
 from metpipe.engine.microtest.places import Place
@@ -101,7 +102,9 @@ class Bench:
 
     @property
     def _compared(self) -> tuple[str, ...]:
-        return (*self.place.outputs, *map(state_label, self.place.written_states))
+        place = self.place
+        written = map(state_label, place.written_states)
+        return (*place.outputs, *written, *map(snapshots_label, place.kept_states))
 
     @property
     def _read_only(self) -> Iterator[tuple[str, Guarded]]:

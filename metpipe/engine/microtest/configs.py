@@ -39,6 +39,23 @@ def _config(
     }
 
 
+def _hybrid(model_type: str, **sizes: object) -> Config:
+    """A config.json of a recurrent layer and a gated attention, with a draft head."""
+    return {
+        "model_type": model_type,
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_hidden_layers": 2,
+        "linear_conv_kernel_dim": 4,
+        "vocab_size": 101,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 512,
+        "mtp_num_hidden_layers": 1,
+        "tie_word_embeddings": False,
+        **sizes,
+    }
+
+
 AWKWARD: Mapping[str, Config] = {
     "plain": _config("mistral", 72, 100, (3, 1, 24), sliding_window=None),
     "normed": _config("qwen3", 72, 100, (3, 1, 24), attention_bias=False),
@@ -54,20 +71,78 @@ AWKWARD: Mapping[str, Config] = {
         tie_word_embeddings=True,
         rope_scaling=LLAMA3_ROPE,
     ),
+    "recurrent": _hybrid(
+        "qwen3_5_text",
+        hidden_size=60,
+        intermediate_size=87,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=18,
+        linear_num_key_heads=2,
+        linear_key_head_dim=26,
+        linear_num_value_heads=6,
+        linear_value_head_dim=19,
+        tie_word_embeddings=True,
+    ),
+    "experts": _hybrid(
+        "qwen3_5_moe_text",
+        hidden_size=76,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        head_dim=26,
+        linear_num_key_heads=1,
+        linear_key_head_dim=37,
+        linear_num_value_heads=3,
+        linear_value_head_dim=83,
+        num_experts=7,
+        num_experts_per_tok=3,
+        moe_intermediate_size=22,
+        shared_expert_intermediate_size=30,
+    ),
     "even": _config("llama", 64, 192, (4, 2, 16), attention_bias=False, mlp_bias=False),
 }
 """What is special of it -> config.json. Odd sizes leave tails in every loop."""
 
 
+DENSE_SIZES: Config = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "vocab_size": 49152,
+}
+HYBRID_SIZES: Config = {
+    **DENSE_SIZES,
+    "hidden_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 8,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 16,
+    "linear_value_head_dim": 128,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+EXPERT_SIZES: Config = {
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 256,
+    "shared_expert_intermediate_size": 256,
+}
+PER_LAYER = ("layer_types", "full_attention_interval")
+"""Keys that say something of each layer, of which there are fewer then."""
+
+
 def at_realistic_size(config: Config) -> Config:
-    """The same features at the sizes of SmolLM2-135M, for times."""
-    return {
-        **config,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "head_dim": 64,
-        "vocab_size": 49152,
-    }
+    """The same features at the sizes of SmolLM2-135M, or of a hybrid of its kind, for times."""
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping):
+        return {**config, "text_config": at_realistic_size(inner)}
+    model_type = str(config["model_type"])
+    sizes = HYBRID_SIZES if model_type.startswith("qwen3_5") else DENSE_SIZES
+    if model_type.startswith("qwen3_5_moe"):
+        sizes = {**sizes, **EXPERT_SIZES}
+    kept = {key: value for key, value in config.items() if key not in PER_LAYER}
+    return {**kept, **sizes}

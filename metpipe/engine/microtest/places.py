@@ -86,6 +86,12 @@ class Place:
         found = [state for node in self.nodes for state, how in node.state.items() if how != "read"]
         return tuple(dict.fromkeys(found))
 
+    @property
+    def kept_states(self) -> tuple[str, ...]:
+        """Of those, the ones that a row may leave behind as they are right after it."""
+        kinds = {state: self.circuit.states[state].kind for state in self.written_states}
+        return tuple(state for state, kind in kinds.items() if kind == "recurrent")
+
     def rows_of(self, edge_id: str) -> int:
         """Rows of an edge in this step."""
         return edge_rows(self.fused, self.circuit.edges[edge_id], self.rows)
@@ -182,6 +188,7 @@ def _shape(circuit: Circuit, group: Group) -> tuple[object, ...]:
         (
             node.op,
             node.has_bias,
+            tuple(sorted(node.params.items())),
             tuple(circuit.edges[edge].dim for edge in (*node.inputs, *node.outputs)),
         )
         for node in nodes
@@ -202,7 +209,8 @@ def _work(place: Place) -> object:
     reads_step = any(text.startswith("step.") for text in sources)
     rows = tuple(place.rows_of(edge) for edge in (*place.inputs, *place.outputs))
     names = tuple(
-        (group.rule.id, group.nodes) for group in (*place.fused.groups, *place.chain.groups)
+        (group.rule.id, _shape(place.circuit, group))
+        for group in (*place.fused.groups, *place.chain.groups)
     )
     widths = tuple(sequence_widths(place.mode, place.rows)) if reads_step else None
     return place.circuit_name, names, rows, widths

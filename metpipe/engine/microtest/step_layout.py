@@ -28,6 +28,10 @@ class StepLayout:
     block_size: int
     num_blocks: int
     """the last is the dummy, and the one before it nobody owns either"""
+    num_slots: int
+    """the last is the dummy"""
+    num_snapshots: int
+    """the last is no row's"""
     committed: torch.Tensor
     """bool [pool rows]: written by earlier steps"""
     current: torch.Tensor
@@ -68,9 +72,18 @@ def lay_out(mode: str, rows: int, block_size: int, vocab_size: int) -> StepLayou
         "positions": torch.tensor(positions, dtype=torch.int32),
         "slots": torch.tensor(slots, dtype=torch.int32),
         "block_table": torch.tensor(table, dtype=torch.int32),
+        "snapshots": torch.tensor(_snapshots(widths, g), dtype=torch.int32),
     }
     masks = [_mask(found, num_blocks * block_size) for found in (committed, current)]
-    return StepLayout(tensors, block_size, num_blocks, masks[0], masks[1])
+    return StepLayout(
+        tensors,
+        block_size,
+        num_blocks,
+        num_slots=len(widths) + 1,
+        num_snapshots=rows - len(widths) + 1,
+        committed=masks[0],
+        current=masks[1],
+    )
 
 
 def sequence_widths(mode: str, rows: int) -> list[int]:
@@ -88,6 +101,15 @@ def _token_ids(rows: int, vocab_size: int, g: torch.Generator) -> torch.Tensor:
     ids = torch.randint(vocab_size, (rows,), generator=g, dtype=torch.int32)
     ids[0], ids[1:2] = vocab_size - 1, 0
     return ids
+
+
+def _snapshots(widths: list[int], g: torch.Generator) -> list[int]:
+    """As in a verify: all but a sequence's last row leave their states, here in a mixed order."""
+    order = torch.randperm(sum(widths) - len(widths), generator=g).tolist()
+    found: list[int] = []
+    for width in widths:
+        found += [*(order.pop() for _ in range(width - 1)), -1]
+    return found
 
 
 def _mask(rows: list[int], size: int) -> torch.Tensor:

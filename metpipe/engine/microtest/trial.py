@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from metpipe.engine.microtest.guarded import fill, is_fill
-from metpipe.engine.microtest.memory import state_label
+from metpipe.engine.microtest.memory import snapshots_label, state_label
 from metpipe.engine.microtest.places import Place
 
 __all__ = ["Pair", "Trial", "pair_of"]
@@ -71,9 +71,15 @@ def _is_exercised(chain: torch.Tensor, before: torch.Tensor | None) -> bool:
 
 
 def _part(place: Place, label: str) -> str:
-    """`output 0 of element 2 (rope)`, or the state's name in its block."""
+    """`output 0 of element 2 (rope)`, or by the state's name in its block."""
     for position, node in enumerate(place.nodes):
         if label in node.outputs:
             return f"output {node.outputs.index(label)} of element {position} ({node.op})"
-    state = next(state for state in place.states if state_label(state) == label)
-    return f"the state {place.circuit.states[state].local}"
+    names = {state_label(state): f"the state {_local(place, state)}" for state in place.states}
+    for state in place.kept_states:
+        names[snapshots_label(state)] = f"the snapshots of the state {_local(place, state)}"
+    return names[label]
+
+
+def _local(place: Place, state: str) -> str:
+    return place.circuit.states[state].local

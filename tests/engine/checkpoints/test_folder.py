@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 from metpipe.engine.checkpoints import ModelSource, open_checkpoint
 from metpipe.engine.checkpoints.folder import open_folder
+from metpipe.errors import ConfigError
 
 from .models import SIZES, weights, write_config, write_folder, write_sharded
 
@@ -127,3 +129,21 @@ def _mapping_of(address: int) -> str:
         if start <= address < stop:
             return line
     return ""
+
+
+def test_an_export_s_formats_are_read_from_the_file_beside_its_config(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    beside = folder / "hf_quant_config.json"
+    declared = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": declared}))
+    assert open_folder(folder).config == {
+        **config, "quantization_config": {"quant_method": "modelopt", **declared},
+    }  # fmt: skip
+    own = {**config, "quantization_config": {"quant_method": "fp8"}}
+    (folder / "config.json").write_text(json.dumps(own))
+    assert open_folder(folder).config == own
+    (folder / "config.json").write_text(json.dumps(config))
+    beside.write_text('{"quantization": []}')
+    with pytest.raises(ConfigError, match=r"hf_quant_config\.json: has no object"):
+        open_folder(folder)

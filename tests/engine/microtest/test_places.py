@@ -30,7 +30,10 @@ def test_a_place_holds_one_group_and_the_same_nodes_one_by_one(sets, circuits):
 
 def test_a_rule_is_tried_only_in_circuits_that_have_its_chain(sets, circuits):
     places = find_places(candidate_of(sets, "norm_rope_write"), circuits)
-    assert {place.circuit_name for place in places} == {"normed", "normed, biased"}
+    names = {"normed", "normed, biased", "recurrent", "experts"}
+    assert {place.circuit_name for place in places} == names
+    places = find_places(candidate_of(sets, "router_top_k"), circuits)
+    assert {place.circuit_name for place in places} == {"experts"}
 
 
 def test_rows_and_modes_follow_the_rule(sets, circuits):
@@ -49,10 +52,14 @@ def test_each_shape_that_the_rule_takes_is_tried(sets, circuits):
 
 
 def test_modes_with_the_same_work_are_one_place_that_names_them(sets, circuits):
-    places = find_places(candidate_of(sets, "linear_add"), circuits)
-    assert {place.modes for place in places} == {
-        ("decode", "multi_seq", "verify", "verify_batch", "prefill")
-    }
+    places = find_places(candidate_of(sets, "linear_add"), {"h": circuits["recurrent"]})
+    main = ("decode", "multi_seq", "verify", "verify_batch", "prefill")
+    drafts = ("decode", "multi_seq", "verify", "verify_batch", "draft", "prefill")
+    assert {place.nodes[0].role: place.modes for place in places} == {
+        "gdn_out": main, "o": drafts, "down": drafts,
+    }  # fmt: skip
+    plain = find_places(candidate_of(sets, "linear_add"), {"plain": circuits["plain"]})
+    assert {place.modes for place in plain} == {main}
     writes = find_places(candidate_of(sets, "rope_write"), {"plain": circuits["plain"]})
     assert {place.mode for place in writes if place.rows == 5} == {
         "decode",

@@ -62,6 +62,19 @@ def test_blocks_are_scattered_and_the_rest_of_a_table_is_the_dummy():
     assert not pool[-2:].any()  # the dummy and a block that nobody owns
 
 
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("mode", ["decode", "verify", "verify_batch", "prefill"])
+def test_all_but_the_last_row_of_a_sequence_leave_a_snapshot_each_in_a_row_of_its_own(mode, rows):
+    step = lay_out(mode, rows, BLOCK, vocab_size=101)
+    slots, snapshots = step.tensors["slots"].tolist(), step.tensors["snapshots"].tolist()
+    is_last = [slots[row : row + 2] != [slots[row]] * 2 for row in range(rows)]
+    assert [found == -1 for found in snapshots] == is_last
+    named = [found for found in snapshots if found >= 0]
+    assert sorted(named) == list(range(step.num_snapshots - 1))
+    assert len(named) < 4 or named not in (sorted(named), sorted(named, reverse=True))
+    assert set(slots) == set(range(step.num_slots - 1))
+
+
 def test_sequences_start_on_both_sides_of_a_block_edge():
     starts = set(lay_out("multi_seq", 17, BLOCK, vocab_size=101).tensors["positions"].tolist())
     assert {0, 15, 16, 17} <= starts

@@ -90,6 +90,28 @@ def slots_of(rows: int) -> torch.Tensor:
     return torch.tensor([(row * row // 3) % 4 for row in range(rows)], dtype=torch.int32)
 
 
+def no_steps(state: torch.Tensor, rows: int) -> dict[str, torch.Tensor]:
+    """What a plain decode binds: no row leaves its state behind, and there is no room for one."""
+    return {
+        "steps": torch.empty(0, state.shape[1]),
+        "step_rows": torch.full((rows,), -1, dtype=torch.int32),
+    }
+
+
+def scattered_steps(state: torch.Tensor, rows: int) -> dict[str, torch.Tensor]:
+    """Rows that leave their states in the opposite order, others that name no row of `steps`."""
+    at = torch.arange(rows, 0, -1, dtype=torch.int32)
+    at[2::3] = -1
+    at[3::5] = rows + 2
+    marks = torch.full((rows + 2, state.shape[1]), GUARD_F32, dtype=torch.int32)
+    return {"steps": marks.view(torch.float32), "step_rows": at}
+
+
+def untouched(steps: torch.Tensor) -> list[bool]:
+    """Which rows still hold nothing but marks."""
+    return (bits32(steps) == GUARD_F32).all(-1).tolist()
+
+
 def bits32(tensor: torch.Tensor) -> torch.Tensor:
     """The raw bits of a float32 tensor."""
     return tensor.contiguous().view(torch.int32)

@@ -13,6 +13,7 @@ from tests.kernels.cpu.values import make
 
 ROWS = 5
 SLOTS = (0, 2, 2, 1, 2)
+STEP_ROWS = (-1, 3, 0, 4, 5)
 
 
 def run_hybrid_chain(functions: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
@@ -45,21 +46,26 @@ def _delta(functions: Mapping[str, Any], kind: str, written: dict[str, torch.Ten
     conv, qkvz = layer.conv(), layer.qkvz(ROWS)
     written |= {"conv": conv["conv"], "h": layer.states(), "h_fused": layer.states()}
     y, qkv = out("conv_out", ROWS, channels), out("qkv", ROWS, channels)
-    call("conv.conv1d_update", x=qkvz, slots=slots, y=y, **conv)
+    to = {"slots": slots, "step_rows": torch.tensor(STEP_ROWS, dtype=torch.int32)}
+    states = ("conv", "h", "h_fused")
+    left = {name: out(f"{name}_steps", ROWS, written[name].shape[1]) for name in states}
+    windows = {**to, "steps": left["conv"]}
+    call("conv.conv1d_update", x=qkvz, y=y, **windows, **conv)
     call("conv.l2_norm", x=y, y=qkv, **layer.norm())
     fused = out("conv_fused", ROWS, channels)
-    call("conv.conv_l2_norm", x=qkvz, slots=slots, y=fused, **conv, **layer.norm())
+    call("conv.conv_l2_norm", x=qkvz, y=fused, **windows, **conv, **layer.norm())
     given = {**layer.recurrence(ROWS), "qkv": qkv, **both}
     core = out("core", ROWS, dim)
-    call("delta.gdn_recurrence", h=written["h"], slots=slots, y=core, **given)
+    call("delta.gdn_recurrence", h=written["h"], y=core, steps=left["h"], **to, **given)
     gated = out("gated", ROWS, dim, dtype=bf16)
     call("gated_norm.gated_rms_norm", x=core, y=gated, **layer.gated(ROWS))
     whole = out("gated_fused", ROWS, dim, dtype=bf16)
     call(
         "delta.recurrence_norm",
         h=written["h_fused"],
-        slots=slots,
         y=whole,
+        steps=left["h_fused"],
+        **to,
         **given,
         **layer.gated(ROWS),
     )

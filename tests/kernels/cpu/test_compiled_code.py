@@ -51,6 +51,7 @@ def compiled(tmp_path_factory):
         count=3,
         block_size=16,
     )
+    hashes.hash128_spans(addresses=np.zeros(1, dtype=np.int64), sizes=np.zeros(1, dtype=np.int64))
     importlib.import_module(f"{PACKAGE}.scalar").sigmoid(np.float32(1.0))
     loaded.functions["environment.check_environment"]()
     loaded.functions["team.together"]([_an_add(loaded)])()

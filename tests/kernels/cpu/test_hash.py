@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -109,3 +110,61 @@ def test_data_with_gaps_is_refused(cpu):
         cpu.functions["hash.hash128"](torch.zeros(4, 4)[:, :2])
     with pytest.raises(ValueError, match="contiguous"):
         cpu.functions["hash.hash128"](np.zeros((4, 4))[:, :2])
+
+
+def spans_of(data, sizes, seed=0):
+    """Spans of these sizes that begin anywhere in data, at odd addresses too, and may overlap."""
+    starts = np.random.default_rng(seed).integers(0, len(data) - np.array(sizes) + 1)
+    return data.data_ptr() + starts, np.array(sizes, dtype=np.int64), starts
+
+
+def joined(hashes):
+    return [int(high) << 64 | int(low) for low, high in hashes]
+
+
+@pytest.mark.parametrize("key", (0, 1, 2**64, 2**127 + 5, 2**128 - 1))
+@pytest.mark.parametrize("threads", (1, 2))
+def test_spans_hash_as_each_alone(cpu, module, key, threads):
+    data = raw(3_000_000)
+    kinds = {
+        "none": [],
+        "one": [8],
+        "nothing": [0, 0, 0],
+        "small": list(SIZES),
+        "one large": [0, 3_000_000, 0],
+        "many": [64, 1000, 65536 + 3, 0, 1_000_000] * 40 + [0],
+    }
+    numba.set_num_threads(threads)
+    try:
+        for kind, sizes in kinds.items():
+            addresses, sizes, starts = spans_of(data, sizes)
+            for typed in (addresses.astype(np.int64), addresses.astype(np.uint64)):
+                given = {"addresses": typed, "sizes": sizes, "key": key}
+                hashes = cpu.functions["hash.hash128_spans"](**given)
+                assert hashes.dtype == np.uint64, kind
+                assert hashes.shape == (len(sizes), 2), kind
+                alone = [
+                    cpu.functions["hash.hash128"](data[start : start + size].contiguous(), key)
+                    for start, size in zip(starts, sizes, strict=True)
+                ]
+                assert joined(hashes) == alone, kind
+            few = {"addresses": addresses[:9], "sizes": sizes[:9], "key": key}
+            assert np.array_equal(module("naive.hash").hash128_spans(**few), hashes[:9]), kind
+    finally:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+
+
+def test_spans_of_another_form_are_refused(cpu):
+    spans, good = cpu.functions["hash.hash128_spans"], np.zeros(4, dtype=np.int64)
+    for name, wrong in (
+        ("addresses", good[:3]),
+        ("addresses", np.zeros(8, dtype=np.int64)[::2]),
+        ("addresses", good.astype(np.float64)),
+        ("sizes", good.astype(np.uint64)),
+        ("sizes", good.astype(np.int32)),
+        ("sizes", good.reshape(2, 2)),
+    ):
+        with pytest.raises(ValueError, match=r"is \w+ \(.*64-bit integers"):
+            spans(**{"addresses": good, "sizes": good, name: wrong})
+    with pytest.raises(ValueError, match="sizes has -1"):
+        spans(addresses=good, sizes=np.array([0, 3, -1, 2]))

@@ -10,7 +10,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.kernels.cpu.hybrid import EXPERTS, LAYERS, guarded_f32, same_bits32, slots_of
+from tests.kernels.cpu.hybrid import (
+    EXPERTS,
+    LAYERS,
+    guarded_f32,
+    same_bits32,
+    scattered_steps,
+    slots_of,
+    untouched,
+)
 from tests.kernels.cpu.test_fused import _of_kind, _rope_then_write, equal
 from tests.kernels.cpu.values import CLASSES, SOUND, guarded, make, same_bits
 
@@ -61,6 +69,8 @@ def test_conv_l2_norm(cpu, kind):
             x, slots, alone, together = layer.qkvz(rows), slots_of(rows), layer.conv(), layer.conv()
             slots[rows // 2] = -1 if rows > 2 else 0
             mid, y, fused = (guarded_f32(rows, layer.channels) for _ in range(3))
+            alone |= scattered_steps(alone["conv"], rows)
+            together |= scattered_steps(together["conv"], rows)
             cpu.functions["conv.conv1d_update"](x=x, slots=slots, y=mid.tensor, **alone)()
             cpu.functions["conv.l2_norm"](x=mid.check(), y=y.tensor, **layer.norm())()
             cpu.functions["conv.conv_l2_norm"](
@@ -68,6 +78,8 @@ def test_conv_l2_norm(cpu, kind):
             )()
             assert same_bits32(fused.check(), y.check())
             assert same_bits32(together["conv"], alone["conv"])
+            assert same_bits32(together["steps"], alone["steps"])
+            assert not all(untouched(alone["steps"]))
             assert kind not in SOUND or bool(fused.tensor[0].isfinite().all())
             assert not same_bits32(alone["conv"], layer.conv()["conv"])
 
@@ -79,17 +91,22 @@ def test_recurrence_norm(cpu, kind):
             given, slots = layer.recurrence(rows), slots_of(rows)
             slots[rows // 2] = 99 if rows > 2 else 0
             alone, together = layer.states(), layer.states()
+            left, kept = (scattered_steps(alone, rows) for _ in range(2))
             core = guarded_f32(rows, layer.heads * layer.dv)
             y, fused = (guarded(rows, layer.heads * layer.dv) for _ in range(2))
-            cpu.functions["delta.gdn_recurrence"](h=alone, slots=slots, y=core.tensor, **given)()
+            cpu.functions["delta.gdn_recurrence"](
+                h=alone, slots=slots, y=core.tensor, **left, **given
+            )()
             cpu.functions["gated_norm.gated_rms_norm"](
                 x=core.check(), y=y.tensor, **layer.gated(rows)
             )()
             cpu.functions["delta.recurrence_norm"](
-                h=together, slots=slots, y=fused.tensor, **given, **layer.gated(rows)
+                h=together, slots=slots, y=fused.tensor, **kept, **given, **layer.gated(rows)
             )()
             assert same_bits(fused.check(), y.check())
             assert same_bits32(together, alone)
+            assert same_bits32(kept["steps"], left["steps"])
+            assert not all(untouched(left["steps"]))
             assert not same_bits32(alone, layer.states())
             assert kind != "normal" or bool(fused.tensor[0].isfinite().all())
 

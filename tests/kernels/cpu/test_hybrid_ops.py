@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.cpu.hybrid import EXPERTS, LAYERS, Layer, guarded_f32, same_bits32, slots_of
+from tests.kernels.cpu.hybrid import (
+    EXPERTS,
+    LAYERS,
+    Layer,
+    guarded_f32,
+    no_steps,
+    same_bits32,
+    scattered_steps,
+    slots_of,
+    untouched,
+)
 from tests.kernels.cpu.test_ops import close
 from tests.kernels.cpu.values import guarded, make, same_bits
 
@@ -78,14 +88,23 @@ def test_gdn_gates_at_the_ends_of_the_range(cpu):
     assert beta.check().tolist() == [[0.5] * 8]
 
 
+def assert_only_named_rows_written(given):
+    steps, named = given["steps"], given["step_rows"].tolist()
+    assert untouched(steps) == [row not in named for row in range(len(steps))]
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_conv1d_update(cpu, module, layer):
     for rows in ROWS:
         x, given, y = layer.qkvz(rows), layer.conv(), guarded_f32(rows, layer.channels)
         slots = slots_of(rows)
-        want, windows = module("naive.conv").conv1d_update(x=x, slots=slots, **given)
+        given |= scattered_steps(given["conv"], rows)
+        want, windows, steps = module("naive.conv").conv1d_update(x=x, slots=slots, **given)
         cpu.functions["conv.conv1d_update"](x=x, slots=slots, y=y.tensor, **given)()
         assert same_bits32(given["conv"], windows)
+        assert_only_named_rows_written(given)
+        written = [row for row, empty in enumerate(untouched(given["steps"])) if not empty]
+        assert same_bits32(given["steps"][written], steps[written])
         within(y.check(), want, 2.0**-20 * (1 + want.abs()))
 
 
@@ -109,13 +128,17 @@ def test_gdn_recurrence(cpu, module, layer):
             guarded_f32(rows, layer.heads * layer.dv),
         )
         slots = slots_of(rows)
-        want, states = module("naive.delta").gdn_recurrence(h=h, slots=slots, **given)
+        given |= scattered_steps(h, rows)
+        want, states, steps = module("naive.delta").gdn_recurrence(h=h, slots=slots, **given)
         before = h.clone()
         cpu.functions["delta.gdn_recurrence"](h=h, slots=slots, y=y.tensor, **given)()
         # Each of a row's 2 dk operations rounds values of the size of a state's, some five here.
         allowed = 4 * rows * layer.dk * ROUNDOFF * (5 + want.abs().max())
         within(y.check(), want, allowed)
         within(h, states, allowed)
+        assert_only_named_rows_written(given)
+        written = [row for row, empty in enumerate(untouched(given["steps"])) if not empty]
+        within(given["steps"][written], steps[written], allowed)
         unused = [slot for slot in range(layer.slots) if slot not in slots.tolist()]
         assert same_bits32(h[unused], before[unused])
         assert not same_bits32(h, before)
@@ -137,8 +160,16 @@ def test_a_slot_outside_the_pool_is_nan_and_changes_no_state(cpu, slot):
     others = torch.tensor([1, 2], dtype=torch.int32)
     given, h, conv = layer.recurrence(3), layer.states(), layer.conv()
     y, out = guarded_f32(3, 34), guarded_f32(3, layer.channels)
-    cpu.functions["delta.gdn_recurrence"](h=h, slots=slots, y=y.tensor, **given)()
-    cpu.functions["conv.conv1d_update"](x=layer.qkvz(3), slots=slots, y=out.tensor, **conv)()
+    left, gone = scattered_steps(h, 3), scattered_steps(conv["conv"], 3)
+    for kept in (left, gone):
+        kept["step_rows"] = torch.tensor([0, 1, 2], dtype=torch.int32)
+    cpu.functions["delta.gdn_recurrence"](h=h, slots=slots, y=y.tensor, **left, **given)()
+    cpu.functions["conv.conv1d_update"](
+        x=layer.qkvz(3), slots=slots, y=out.tensor, **gone, **conv
+    )()
+    for kept, state in ((left, h), (gone, conv["conv"])):
+        assert untouched(kept["steps"]) == [False, True, False, True, True]
+        assert same_bits32(kept["steps"][[0, 2]], state[[1, 2]])
     for rows in (y.check(), out.check()):
         assert rows.isnan().all(-1).tolist() == [False, True, False]
     rest, again = layer.states(), layer.conv()
@@ -146,7 +177,10 @@ def test_a_slot_outside_the_pool_is_nan_and_changes_no_state(cpu, slot):
         name: value[[0, 2]] if isinstance(value, torch.Tensor) else value
         for name, value in given.items()
     }
-    cpu.functions["delta.gdn_recurrence"](h=rest, slots=others, y=torch.empty(2, 34), **kept)()
+    cpu.functions["delta.gdn_recurrence"](
+        h=rest, slots=others, y=torch.empty(2, 34), **no_steps(rest, 2), **kept
+    )()
+    again |= no_steps(again["conv"], 2)
     cpu.functions["conv.conv1d_update"](
         x=layer.qkvz(3)[[0, 2]], slots=others, y=torch.empty(2, layer.channels), **again
     )()

@@ -11,7 +11,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.kernels.cpu.hybrid import EXPERTS, LAYERS, Layer, same_bits32
+from tests.kernels.cpu.hybrid import (
+    EXPERTS,
+    LAYERS,
+    Layer,
+    no_steps,
+    same_bits32,
+    scattered_steps,
+    untouched,
+)
 from tests.kernels.cpu.values import make, same_bits
 
 LENGTH = 13
@@ -20,8 +28,12 @@ BIG = Layer(k_heads=4, heads=8, dk=64, dv=64)
 MIXERS = (*(replace(layer, kind="paired") for layer in LAYERS), BIG)
 
 
-def run_mixer(cpu, layer, rows, slots, states):
-    """gates, conv + norm, recurrence + norm of these rows; `states` (h, conv) are changed."""
+def run_mixer(cpu, layer, rows, slots, states, steps=None):
+    """gates, conv + norm, recurrence + norm of these rows; `states` (h, conv) are changed.
+
+    `steps`: of h and of conv, what is said of the states that rows leave behind.
+    """
+    steps = steps or [no_steps(state, len(rows)) for state in states]
     f, count = cpu.functions, len(slots)
     slots = torch.tensor(slots, dtype=torch.int32)
     rows = torch.tensor(rows)
@@ -33,12 +45,12 @@ def run_mixer(cpu, layer, rows, slots, states):
     decay, beta = torch.empty(count, layer.heads), torch.empty(count, layer.heads)
     f["gates.gdn_gates"](ba=ba, **layer.gates(), decay=decay, beta=beta)()
     qkv = torch.empty(count, layer.channels)
-    conv = {**layer.conv(), "conv": states[1]}
+    conv = {**layer.conv(), "conv": states[1], **steps[1]}
     f["conv.conv_l2_norm"](x=qkvz, slots=slots, y=qkv, **conv, **layer.norm())()
     y = torch.empty(count, layer.heads * layer.dv, dtype=torch.bfloat16)
     given = layer.recurrence(1) | {"qkv": qkv, "decay": decay, "beta": beta}
     norm = layer.gated(1) | {"gate": qkvz}
-    f["delta.recurrence_norm"](h=states[0], slots=slots, y=y, **given, **norm)()
+    f["delta.recurrence_norm"](h=states[0], slots=slots, y=y, **steps[0], **given, **norm)()
     return y
 
 
@@ -116,6 +128,29 @@ def test_two_sequences_in_one_launch_do_not_meet(cpu, decoded):
     assert same_bits(y[1::2], want)
     assert_same_slot(again, 1, states)
     assert_same_slot(again, 3, states)
+
+
+@pytest.mark.parametrize("width", (2, 4, LENGTH))
+def test_a_row_leaves_the_state_that_decode_has_there(cpu, decoded, width):
+    """Row j of a verify leaves the bytes that both states have after j + 1 decode steps.
+
+    In any order of the rows that receive them; leaving them moves neither outputs nor states.
+    """
+    layer, want, _ = decoded
+    at = torch.randperm(width, generator=torch.Generator().manual_seed(width)).int()
+    at[-1] = -1
+    again, plain = fresh(layer), fresh(layer)
+    steps = [scattered_steps(state, width) | {"step_rows": at} for state in again]
+    y = run_mixer(cpu, layer, list(range(width)), [1] * width, again, steps)
+    assert same_bits(y, want[:width])
+    for row in range(width):
+        run_mixer(cpu, layer, [row], [1], plain)
+        for kept, state in zip(steps, plain, strict=True):
+            if at[row] >= 0:
+                assert same_bits32(kept["steps"][at[row]], state[1])
+    for kept, state, decode in zip(steps, again, plain, strict=True):
+        assert same_bits32(state, decode)
+        assert sum(untouched(kept["steps"])) == len(kept["steps"]) - width + 1
 
 
 def test_the_state_matters(cpu):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.cpu.hybrid import EXPERTS, LAYERS
+from tests.kernels.cpu.hybrid import EXPERTS, LAYERS, no_steps
 from tests.kernels.cpu.values import make
 
 dense = pytest.importorskip("transformers.models.qwen3_5.modeling_qwen3_5")
@@ -47,6 +47,7 @@ def test_conv1d_update(cpu, layer):
     taps = given["taps"].float().squeeze(1)
     y = torch.empty(ROWS, layer.channels)
     slots = torch.zeros(ROWS, dtype=torch.int32)
+    given |= no_steps(given["conv"], ROWS)
     cpu.functions["conv.conv1d_update"](x=x, slots=slots, y=y, **given)()
     want = [
         dense.causal_conv1d_update(
@@ -68,7 +69,8 @@ def test_delta_rule_with_its_norms(cpu, layer):
     h = torch.zeros(1, layer.heads * layer.dk * layer.dv)
     cpu.functions["conv.l2_norm"](x=qkv, y=normed, **layer.norm())()
     slots = torch.zeros(ROWS, dtype=torch.int32)
-    cpu.functions["delta.gdn_recurrence"](**given | {"qkv": normed}, h=h, slots=slots, y=y)()
+    given |= {"qkv": normed, **no_steps(h, ROWS)}
+    cpu.functions["delta.gdn_recurrence"](**given, h=h, slots=slots, y=y)()
     keys = layer.k_heads * layer.dk
     q, k, v = qkv.split((keys, keys, layer.heads * layer.dv), dim=-1)
     want, state = dense.torch_recurrent_gated_delta_rule(
@@ -117,10 +119,12 @@ def test_gated_delta_net_of_a_whole_layer(cpu, layer):
     decay, beta = torch.empty(ROWS, layer.heads), torch.empty(ROWS, layer.heads)
     f["gates.gdn_gates"](ba=ba, **gates, decay=decay, beta=beta)()
     conv["conv"].zero_()
+    conv |= no_steps(conv["conv"], ROWS)
     qkv = torch.empty(ROWS, layer.channels)
     f["conv.conv_l2_norm"](x=qkvz, slots=slots, y=qkv, **conv, **layer.norm())()
     y = torch.empty(ROWS, layer.heads * layer.dv, dtype=torch.bfloat16)
     h = torch.zeros_like(layer.states())
+    gated |= no_steps(h, ROWS)
     given = layer.recurrence(1) | {"qkv": qkv, "decay": decay, "beta": beta}
     f["delta.recurrence_norm"](h=h, slots=slots, y=y, **given, **gated)()
     # Three roundings to bf16; and where a head's values are all small, its norm enlarges float32's

@@ -77,11 +77,13 @@ def test_residual_add_is_exact(cpu, module, dim):
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_embed_is_a_copy_and_an_id_outside_is_nan(cpu, module, dim):
-    table, y = make("any_bits", 1, 50, dim), guarded(5, dim)
-    ids = torch.tensor([49, 0, 7, 50, -1], dtype=torch.int32)
+def test_embed_is_a_copy_zeros_for_padding_and_nan_outside(cpu, module, dim):
+    table, y = make("any_bits", 1, 50, dim), guarded(6, dim)
+    ids = torch.tensor([49, 0, 7, 50, -1, -2], dtype=torch.int32)
     cpu.functions["embed.embed"](token_ids=ids, table=table, y=y.tensor)()
     assert same_bits(y.check(), module("naive.embed").embed(token_ids=ids, table=table))
+    assert y.tensor.view(torch.int16)[4].eq(0).all(), "a padding row is +0.0 throughout"
+    assert y.tensor[[3, 5]].isnan().all()
 
 
 CACHES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,37 +10,38 @@ import torch
 from tests.kernels.cpu.values import make
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTER, VOCAB = 96, 3, 1, 32, 100, 131
+KV_DIM = KV_HEADS * HEAD_DIM
 BLOCK, BLOCKS = 16, 40
 EPS = 1e-6
 
 Functions = Mapping[str, Any]
+Tables = Sequence[Sequence[int]]
+Mixer = Callable[[torch.Tensor, dict[str, Any], int], torch.Tensor]
 
 
 class TinyModel:
     """Weights, and pools in which every sequence owns the blocks that its table names."""
 
+    shapes: Mapping[str, tuple[int, ...]] = {
+        "table": (VOCAB, HIDDEN), "q": (HEADS * HEAD_DIM, HIDDEN), "k": (KV_DIM, HIDDEN),
+        "v": (KV_DIM, HIDDEN), "o": (HIDDEN, HEADS * HEAD_DIM), "gate_up": (2 * INTER, HIDDEN),
+        "down": (HIDDEN, INTER), "norm": (HIDDEN,),
+    }  # fmt: skip
+
     def __init__(self, functions: Functions) -> None:
         self._call = functions
-        kv_dim = KV_HEADS * HEAD_DIM
-        shapes = {
-            "table": (VOCAB, HIDDEN), "q": (HEADS * HEAD_DIM, HIDDEN), "k": (kv_dim, HIDDEN),
-            "v": (kv_dim, HIDDEN), "o": (HIDDEN, HEADS * HEAD_DIM), "gate_up": (2 * INTER, HIDDEN),
-            "down": (HIDDEN, INTER), "norm": (HIDDEN,),
-        }  # fmt: skip
         self.weights = {
             name: make("normal", seed, *shape) * shape[-1] ** -0.5
-            for seed, (name, shape) in enumerate(shapes.items())
+            for seed, (name, shape) in enumerate(self.shapes.items())
         }
         self.weights["norm"] = 1 + self.weights["norm"]
         angle = torch.arange(200)[:, None] * 10000.0 ** -(torch.arange(16) / 16)
         self._rope = {"cos": angle.cos(), "sin": angle.sin()}
         # What no sequence has written is NaN, so that reading it shows.
-        pool = torch.full((BLOCKS * BLOCK, kv_dim), float("nan"), dtype=torch.bfloat16)
+        pool = torch.full((BLOCKS * BLOCK, KV_DIM), float("nan"), dtype=torch.bfloat16)
         self.pools = {"k_pool": pool, "v_pool": pool.clone()}
 
-    def step(
-        self, tokens: Sequence[int], positions: Sequence[int], tables: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def step(self, tokens: Sequence[int], positions: Sequence[int], tables: Tables) -> torch.Tensor:
         """Logits [rows, VOCAB] of a step; row r is a token of the sequence that owns tables[r]."""
         rows = len(tokens)
         where = {
@@ -51,11 +52,21 @@ class TinyModel:
         x = self._out(rows, HIDDEN)
         ids = torch.tensor(tokens, dtype=torch.int32)
         self._run("embed.embed", token_ids=ids, table=self.weights["table"], y=x)
-        x = self._add(x, self._attention(self._norm(x), where, rows))
-        x = self._add(x, self._feed_forward(self._norm(x), rows))
+        for mixer in self._mixers(tables, positions):
+            x = self._add(x, mixer(self._norm(x), where, rows))
+            x = self._add(x, self._feed_forward(self._norm(x), rows))
         return self._linear(self._norm(x), "table")
 
-    def state(self, table: Sequence[int], count: int) -> tuple[int, int]:
+    def keep(self, row: int) -> None:
+        """Of the last step, rows behind this one of its sequence never were.
+
+        Nothing to do: the next step writes over their keys and values.
+        """
+
+    def _mixers(self, tables: Tables, positions: Sequence[int]) -> tuple[Mixer, ...]:
+        return (self._attention,)
+
+    def state(self, table: Sequence[int], count: int) -> tuple[int, ...]:
         """The digests of a sequence's k and v."""
         blocks = torch.tensor(table, dtype=torch.int32)
         rows = self._call["hash.hash128_rows"]

@@ -1,0 +1,159 @@
+"""A boot of met's engine: what it allocated, against what the accounting says (memory.md 23)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from metpipe.memory.met.count import side_of
+from metpipe.memory.met.side import BootPools, Outside, WhatIfs
+from metpipe.memory.point import Point, Workload
+from metpipe.memory.report import MemoryReport
+
+__all__ = [
+    "RESERVES",
+    "TERMS",
+    "Boot",
+    "BootCheck",
+    "BootTerm",
+    "Measured",
+    "Reserve",
+    "at_boot",
+    "check_boot",
+]
+
+MIB = 1 << 20
+
+TERMS: Mapping[str, tuple[str, ...]] = {
+    "weights": ("weights", "outside", "copies"),
+    "kv": ("kv",),
+    "ssm_pool": ("states",),
+    "snapshots": ("snapshots",),
+    "arena": ("arena",),
+    "gdn_two_phase": ("two_phase",),
+    "spec_buffers": ("speculation",),
+}
+"""What a boot's ledger itemizes -> the terms of the accounting."""
+
+RESERVES = ("ssm_pool", "marconi", "ring", "carry", "driver")
+"""What the preflight of a boot prints, in whole MiB, rounded down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the ledger says of a term: MiB with one decimal, and the error that is accepted."""
+
+    mib: float
+    tolerance_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """One boot. `serve` are the flags it was started with, by their names with underscores."""
+
+    checkpoint: str
+    hardware: str
+    version: int
+    serve: Mapping[str, object]
+    pools: BootPools
+    capture_rows: int
+    outside_bytes: int
+    chunk_slack: int
+    total: int
+    measured: Mapping[str, Measured]
+    reserve: Mapping[str, int]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class BootTerm:
+    """A term: predicted bytes, measured MiB, and the prediction's error in percent of these."""
+
+    term: str
+    predicted: int
+    measured_mib: float
+    error_percent: float
+    tolerance_percent: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the error is inside the tolerance."""
+        return abs(self.error_percent) <= self.tolerance_percent
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """A line of the preflight, in whole MiB; it agrees within one."""
+
+    name: str
+    predicted_mib: int
+    printed_mib: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both are the same, but for rounding."""
+        return abs(self.predicted_mib - self.printed_mib) <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class BootCheck:
+    """Every term and every reserve line of a boot; `unattributed` bytes belong to no term."""
+
+    terms: tuple[BootTerm, ...]
+    reserve: tuple[Reserve, ...]
+    unattributed: int
+
+
+def at_boot(point: Point, boot: Boot) -> Point:
+    """The point as the boot was: one token in, one out, and the pools that it really had."""
+    side = side_of(point)
+    return replace(
+        point,
+        workload=Workload(isl=1, osl=1, concurrency=1),
+        slots=None,
+        slots_follow=False,
+        met=replace(
+            side,
+            what_ifs=WhatIfs(capture_rows=boot.capture_rows),
+            outside=Outside(boot.outside_bytes, f"measured at {boot.source}"),
+            pools=boot.pools,
+            chunk_slack=boot.chunk_slack,
+        ),
+    )
+
+
+def check_boot(report: MemoryReport, boot: Boot) -> BootCheck:
+    """The boot's terms against the report of `at_boot`."""
+    said = {term.id: term.low for term in report.terms}
+    terms = tuple(
+        _term(name, sum(said[term] for term in TERMS[name]), measured)
+        for name, measured in boot.measured.items()
+    )
+    predicted = _reserves(report, boot)
+    return BootCheck(
+        terms=terms,
+        reserve=tuple(
+            Reserve(name, predicted[name] // MIB, printed) for name, printed in boot.reserve.items()
+        ),
+        unattributed=boot.total - round(sum(term.measured_mib for term in terms) * MIB),
+    )
+
+
+def _term(name: str, predicted: int, measured: Measured) -> BootTerm:
+    error = 100 * (predicted / MIB - measured.mib) / measured.mib
+    return BootTerm(name, predicted, measured.mib, error, measured.tolerance_percent)
+
+
+def _reserves(report: MemoryReport, boot: Boot) -> Mapping[str, int]:
+    """Bytes of each line. The hidden rows of the prefix cache stand in none."""
+    snapshots = [state for state in report.counts.states if not state.local.startswith("head.")]
+    kinds = {"marconi": "prefix_snapshot", "ring": "ring_snapshot"}
+    return {
+        "ssm_pool": report.term("states").low,
+        "carry": report.term("carry").low,
+        "driver": report.term("driver").low - boot.chunk_slack,
+        **{
+            name: sum(state.bytes for state in snapshots if state.kind == kind)
+            for name, kind in kinds.items()
+        },
+    }

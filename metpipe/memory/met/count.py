@@ -1,0 +1,254 @@
+"""The `met` accounting at one point: terms, and the rows behind them (memory.md 17 and 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from metpipe.errors import ConfigError
+from metpipe.memory.met.caches import CacheUnits, cache_rows
+from metpipe.memory.met.demand import DRAFT_BLOCK, draft_blocks, main_blocks
+from metpipe.memory.met.engine_counts import EngineCounts, engine_counts
+from metpipe.memory.met.legacy_arena import ArenaSizes, arena_bytes, two_phase_bytes
+from metpipe.memory.met.side import MetSide
+from metpipe.memory.met.states import Pool, StateFormats, state_rows
+from metpipe.memory.point import Point
+from metpipe.memory.report import Counts, RunBytes, StateBytes, Status, Term
+from metpipe.memory.workspaces import Program, workspaces_of
+
+__all__ = ["count", "counts_at", "side_of", "terms"]
+
+SOURCES: Mapping[str, str] = {
+    "weights": "bound matrices and the embedding in the formats that the checkpoint declares",
+    "outside": "tensors of the checkpoint that no node binds",
+    "copies": "what the loader makes from weights: the rules of {copies}",
+    "arena": "the default forward's buffers for a step of max_batch_tokens rows",
+    "two_phase": "prefill of the delta nets in two phases",
+    "workspace": "scratch of kernel families that the arena does not hold",
+    "kv": "blocks of the target's and of the draft head's cache",
+    "states": "recurrent states: a slot per sequence and a dummy, and what a verify may go back to",
+    "snapshots": "recurrent states kept for the prefix cache and for the decode ring",
+    "carry": "rows and tables of a verify that carries its state",
+    "speculation": "tables and hidden rows of a verify; what-ifs: captured rows, a token tree",
+}
+"""Term -> what it is."""
+
+BOOTS: Mapping[str, str] = {
+    "qwen3_5": "boots of the 27B on gb10",
+    "qwen3_6_moe": "boots of the 35B-A3B on gb10",
+    "nemotron_h": "a boot of Nemotron-3-Nano on gb10",
+}
+"""Family -> what met's boots of it were held against these terms."""
+
+SPECULATION = (
+    "verify_table",
+    "accept_stash",
+    "hidden_capture",
+    "token_tree_mask",
+    "draft_tokens",
+)
+TERM_OF_CACHE: Mapping[str, str] = {
+    "prefix_snapshot": "snapshots",
+    "ring_snapshot": "snapshots",
+    "carry_stash": "carry",
+    "carry_table": "carry",
+    **dict.fromkeys(SPECULATION, "speculation"),
+    "prompt_lookup_index": "host",
+}
+
+
+def terms(point: Point) -> tuple[Term, ...]:
+    """The device's terms but the driver's; plans nothing.
+
+    Raises:
+        ConfigError: as `count`.
+    """
+    return _terms(point, _states(point))
+
+
+def count(point: Point) -> Counts:
+    """The same terms with everything behind them.
+
+    Planned activations are informative: the arena is charged.
+
+    Raises:
+        ConfigError: a device without SMs, a dtype without a size, a state that no verify can undo.
+    """
+    side, states = side_of(point), _states(point)
+    programs = programs_of(point)
+    return Counts(
+        terms=_terms(point, states),
+        nodes=side.weights.nodes,
+        states=states,
+        runs=tuple(_run(point, program) for program in programs),
+        workspaces=workspaces_of(point, programs),
+        kv_blocks=_main_pool(point).blocks if _has_cache(point) else 0,
+        pool_bytes=sum(s.bytes for s in states if s.holding == "blocks" and s.section == "main"),
+        notes=(),
+        host=sum(state.bytes for state in states if state.holding == "host"),
+    )
+
+
+def side_of(point: Point) -> MetSide:
+    """The point's prepared side."""
+    assert point.met is not None, "a point of the met accounting is prepared"
+    return point.met
+
+
+def counts_at(point: Point) -> EngineCounts:
+    """The engine's counts at the point's slots."""
+    side = side_of(point)
+    return engine_counts(
+        point.serve,
+        side.flags,
+        side.model.shape,
+        side.model.caps,
+        point.num_slots,
+        side.what_ifs.tree_nodes,
+    )
+
+
+def programs_of(point: Point) -> tuple[Program, ...]:
+    """The steps that are planned: decode, a verify of all sequences, the widest prefill."""
+    counts, load = counts_at(point), point.workload
+    rows = max(1, min(counts.max_batch_tokens - counts.slots, load.isl))
+    decode = "decode" if load.concurrency == 1 else "multi_seq"
+    programs = [("decode", decode, load.concurrency)]
+    if counts.speculates:
+        programs.append(("verify", "multi_seq", load.concurrency * counts.verify_width))
+    return (*programs, ("prefill", "prefill", rows))
+
+
+def arena_sizes(point: Point) -> ArenaSizes:
+    """What the arena's buffers are sized by.
+
+    Raises:
+        ConfigError: the device is no GPU of a known class.
+    """
+    device, serve = point.device, point.serve
+    if device.sm_count is None or device.split_k is None:
+        raise ConfigError(
+            f"hardware={device.id}: met's engine runs on GPUs, and the met accounting needs "
+            "the SMs of one; choose hardware=ID of a GPU, such as gb10"
+        )
+    return ArenaSizes(
+        tokens=counts_at(point).max_batch_tokens,
+        slots=point.num_slots,
+        max_seq_len=serve.max_seq_len,
+        block_size=serve.block_size,
+        sm_count=device.sm_count,
+        split_k=device.split_k,
+        expert_element_bytes=side_of(point).model.version.expert_element_bytes,
+    )
+
+
+def _terms(point: Point, states: tuple[StateBytes, ...]) -> tuple[Term, ...]:
+    side, sizes = side_of(point), arena_sizes(point)
+    shape = side.model.shape
+    held = dict.fromkeys(SOURCES, 0) | {"host": 0}
+    held["weights"], held["copies"] = side.weights.stored, side.weights.derived
+    held["outside"] = side.outside.bytes or 0
+    held["arena"] = arena_bytes(shape, sizes)
+    held["two_phase"] = two_phase_bytes(shape, sizes.tokens, sizes.max_seq_len)
+    held["workspace"] = _workspace(point)
+    for state in states:
+        held[_term_of(state)] += state.bytes
+    status = status_of(point)
+    arch, copies = side.model.arch, side.model.version.copies
+    return tuple(
+        Term(key, held[key], held[key], status, _source(key, arch, copies)) for key in SOURCES
+    )
+
+
+def _term_of(state: StateBytes) -> str:
+    if state.holding in ("cache", "host"):
+        return TERM_OF_CACHE[state.kind]
+    return "kv" if state.holding == "blocks" else "states"
+
+
+def status_of(point: Point) -> Status:
+    """Calibrated for the families and the class of which there are boots."""
+    known = side_of(point).model.arch in BOOTS and point.device.device_class == "gb10"
+    return "calibrated" if known else "uncalibrated"
+
+
+@lru_cache(maxsize=256)
+def _source(term: str, arch: str, copies: str) -> str:
+    """What a term is, and what it was held against."""
+    against = BOOTS.get(arch)
+    held = f"held against {against}" if against else f"no boot of {arch} is known"
+    return f"{SOURCES[term].format(copies=copies)}\n{held}"
+
+
+def _workspace(point: Point) -> int:
+    """What no arena holds; a set without such buffers is not planned for it."""
+    families = point.planned.kernel_set.families
+    if all(space.in_arena for family in families for space in family.workspaces):
+        return 0
+    spaces = workspaces_of(point, programs_of(point))
+    return sum(space.bytes for space in spaces if not space.in_arena)
+
+
+def _run(point: Point, program: Program) -> RunBytes:
+    label, mode, rows = program
+    sizes = point.planned.sizes(mode, rows)
+    return RunBytes(label, mode, rows, *sizes.arena(rows), uncovered=sizes.uncovered)
+
+
+def _states(point: Point) -> tuple[StateBytes, ...]:
+    side, counts = side_of(point), counts_at(point)
+    main = _main_pool(point)
+    rows = state_rows(
+        point.planned.states, formats_of(point), counts, main, _draft_pool(point, main.blocks)
+    )
+    return (*rows, *cache_rows(side.model.caches, _units(point, counts)))
+
+
+def formats_of(point: Point) -> StateFormats:
+    """Dtypes of the states. The draft's cache is FP8 only beside an NVFP4 draft of this family."""
+    side, serve = side_of(point), point.serve
+    narrow = side.flags.mtp_quantization == "nvfp4" and side.model.arch == "qwen3_6_moe"
+    return StateFormats(
+        kv_cache_dtype=serve.kv_cache_dtype,
+        draft_kv_cache_dtype="fp8" if narrow else "bf16",
+        ssm_h_storage="f16" if serve.ssm_h_dtype == "f16-pool" else serve.ssm_h_dtype,
+    )
+
+
+def _has_cache(point: Point) -> bool:
+    return any(
+        group.kind == "paged_kv" and group.section == "main" for group in point.planned.states
+    )
+
+
+def _main_pool(point: Point) -> Pool:
+    side, block = side_of(point), point.serve.block_size
+    if side.pools is not None:
+        return Pool(side.pools.kv_blocks, block)
+    nodes = side.what_ifs.tree_nodes or 0
+    return Pool(main_blocks(point.workload.concurrency, point.num_tokens, nodes, block), block)
+
+
+def _draft_pool(point: Point, blocks: int) -> Pool | None:
+    side, counts = side_of(point), counts_at(point)
+    if not (counts.speculates and side.model.drafts):
+        return None
+    if side.pools is not None:
+        return Pool(side.pools.draft_kv_blocks, DRAFT_BLOCK)
+    return Pool(draft_blocks(point.num_tokens, blocks, counts.mtp_max_seqs), DRAFT_BLOCK)
+
+
+def _units(point: Point, counts: EngineCounts) -> CacheUnits:
+    what_ifs = side_of(point).what_ifs
+    return CacheUnits(
+        prefix_slots=counts.prefix_slots,
+        ring_depth=counts.ring_depth,
+        slots=counts.slots,
+        carry_slots=counts.carry_slots,
+        carry_rows=counts.carry_rows,
+        verify_rows=counts.verify_rows,
+        capture_rows=what_ifs.capture_rows,
+        sequences=point.workload.concurrency,
+        history=point.num_tokens if what_ifs.prompt_lookup else None,
+        tree_nodes=what_ifs.tree_nodes,
+    )

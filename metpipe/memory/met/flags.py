@@ -1,0 +1,84 @@
+"""The serve flags that met's engine sizes by, beside those of every serve (memory.md 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from metpipe.errors import ConfigError
+from metpipe.memory.serve import Serve, read_serve
+
+__all__ = ["MetFlags", "met_flags", "met_serve"]
+
+TIERS = ("declared", "nvfp4")
+"""Tiers of weights whose copies the rules know."""
+
+UNCOUNTED: Mapping[str, object] = {
+    "high_speed_swap": False,
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "expert_parallel_size": 1,
+    "rank": 0,
+}
+"""Flags for which met's model has no term -> the value that asks for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetFlags:
+    """The flags; None is a flag that is not given."""
+
+    lm_head_dtype: str
+    weight_quantization: str
+    expert_quantization: str
+    mtp_quantization: str
+    speculative: bool
+    dflash: bool
+    dflash_gamma: int | None
+    num_drafts: int | None
+    mtp_max_seqs: int | None
+    ssm_rollback_mode: str
+    ssm_cache_slots: int
+    ssm_decode_ring_slots: int | None
+    enable_prefix_caching: bool
+
+    @property
+    def speculates(self) -> bool:
+        """Whether any proposer is requested."""
+        return self.speculative or self.dflash
+
+
+def met_serve(flags: Mapping[str, object]) -> Serve:
+    """The flags of every serve, with what this accounting cannot count refused by name.
+
+    Raises:
+        ConfigError: an unknown flag, one of a wrong type, one that asks for what has no term.
+    """
+    known = set(Serve.__dataclass_fields__) | set(MetFlags.__dataclass_fields__) | set(UNCOUNTED)
+    if unknown := set(flags) - known:
+        raise ConfigError(f"serve.{min(unknown)}: not a serve flag that this accounting knows")
+    for name, neutral in UNCOUNTED.items():
+        if flags.get(name, neutral) != neutral:
+            raise ConfigError(
+                f"serve.{name}={flags[name]}: the met accounting has no term for it; set "
+                f"serve.{name}={str(neutral).lower()}"
+            )
+    return read_serve(flags)
+
+
+def met_flags(flags: Mapping[str, object]) -> MetFlags:
+    """The other flags.
+
+    Raises:
+        ConfigError: a flag is missing, or its value has no meaning for this accounting.
+    """
+    if missing := [name for name in MetFlags.__dataclass_fields__ if name not in flags]:
+        raise ConfigError(f"serve.{missing[0]}: the met accounting needs it, and it is not stated")
+    found = MetFlags(**{name: flags[name] for name in MetFlags.__dataclass_fields__})  # type: ignore[arg-type]
+    if found.weight_quantization not in TIERS:
+        raise ConfigError(
+            f"serve.weight_quantization={found.weight_quantization}: met serves the tiers "
+            f"{' and '.join(TIERS)}, and no rule knows the copies of another"
+        )
+    if found.dflash and found.dflash_gamma is None:
+        raise ConfigError("serve.dflash=true: needs serve.dflash_gamma, its drafts per step")
+    return found

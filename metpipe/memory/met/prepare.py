@@ -1,0 +1,76 @@
+"""Prepares what the accounting reads of a model and of a serve, once for many points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from metpipe.circuit import Circuit
+from metpipe.memory.met.behaviour import Behaviour, find_behaviour
+from metpipe.memory.met.caches import declared_caches
+from metpipe.memory.met.copies import CopyRule
+from metpipe.memory.met.flags import MetFlags
+from metpipe.memory.met.served import head_format, settings_of
+from metpipe.memory.met.shape import shape_of
+from metpipe.memory.met.side import MetModel, MetSide, Outside, WhatIfs
+from metpipe.memory.met.versions import Version
+from metpipe.memory.met.weights import declared_head, weights_of
+
+__all__ = ["met_model", "prepare", "with_setting"]
+
+
+def met_model(
+    circuit: Circuit,
+    rules: tuple[CopyRule, ...],
+    behaviours: Sequence[Behaviour],
+    version: Version,
+) -> MetModel:
+    """The model of a circuit whose nodes carry the declared formats.
+
+    Raises:
+        ConfigError: the arena has no formula for an op of it, or a dim is absent.
+    """
+    behaviour = find_behaviour(behaviours, circuit)
+    shape = shape_of(circuit)
+    return MetModel(
+        arch=circuit.arch,
+        circuit=circuit,
+        shape=shape,
+        caches=declared_caches(circuit, shape),
+        rules=rules,
+        caps=(0, 0) if behaviour is None else (behaviour.num_drafts, behaviour.mtp_max_seqs),
+        behaviour=None if behaviour is None else behaviour.source,
+        version=version,
+        drafts=any(
+            state.kind == "paged_kv" and state.section == "draft"
+            for state in circuit.states.values()
+        ),
+    )
+
+
+def prepare(
+    model: MetModel, flags: MetFlags, outside: Outside, what_ifs: WhatIfs | None = None
+) -> MetSide:
+    """The side of every point of a model under these flags; expert tables are built.
+
+    Raises:
+        ConfigError: a format, a dim or a size that a weight or copy needs and nothing gives.
+    """
+    head = head_format(declared_head(model.circuit), flags)
+    settings = settings_of(model.circuit, flags, head)
+    return MetSide(
+        model=model,
+        flags=flags,
+        what_ifs=what_ifs or WhatIfs(),
+        head=head,
+        settings=settings,
+        weights=weights_of(model.circuit, flags, model.rules, settings),
+        outside=outside,
+    )
+
+
+def with_setting(side: MetSide, **changed: str) -> MetSide:
+    """The side with other settings, and the copies that follow."""
+    settings: Mapping[str, str] = {**side.settings, **changed}
+    weights = weights_of(side.model.circuit, side.flags, side.model.rules, settings)
+    return replace(side, settings=settings, weights=weights)

@@ -1,0 +1,135 @@
+"""A model's sizes as the arena formulas name them; what a family lacks is 0 (memory.md 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from metpipe.circuit import Circuit
+from metpipe.errors import ConfigError
+
+__all__ = ["ModelShape", "shape_of"]
+
+UNKNOWN_OPS: Mapping[str, str] = {
+    "mla_attention": "latent attention",
+    "compressed_attention": "compressed attention",
+    "hc_pre": "hyper-connections",
+    "index_select": "an index of keys",
+    "kpool_compress": "pooled keys",
+}
+"""Ops whose buffers no formula gives -> what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Widths and counts. `recurrent` says whether any layer keeps a recurrent state."""
+
+    hidden: int
+    vocab: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    gated_queries: bool
+    position_axes: int
+    """3 where positions have interleaved axes (time, height, width), else 1"""
+    inter: int
+    experts: int
+    top_k: int
+    moe_inter: int
+    shared_inter: int
+    moe_io: int
+    """width in which routed experts run"""
+    moe_latent: int
+    """the same where it is a latent one, between two projections, else 0"""
+    lin_k_heads: int
+    lin_k_dim: int
+    lin_v_heads: int
+    lin_v_dim: int
+    mamba_heads: int
+    mamba_head_dim: int
+    ssm_state: int
+    ssm_groups: int
+    recurrent: bool
+
+    @property
+    def qkvz(self) -> int:
+        """Query, key, value and z of a delta net."""
+        return 2 * self.lin_k_heads * self.lin_k_dim + 2 * self.lin_values
+
+    @property
+    def conv(self) -> int:
+        """Channels that a delta net's convolution sees."""
+        return 2 * self.lin_k_heads * self.lin_k_dim + self.lin_values
+
+    @property
+    def lin_values(self) -> int:
+        """Value channels of a delta net."""
+        return self.lin_v_heads * self.lin_v_dim
+
+    @property
+    def mamba_inner(self) -> int:
+        """Inner channels of a Mamba2 layer."""
+        return self.mamba_heads * self.mamba_head_dim
+
+    @property
+    def mamba_xbc(self) -> int:
+        """Channels that a Mamba2 layer's convolution sees."""
+        return self.mamba_inner + 2 * self.ssm_groups * self.ssm_state
+
+    @property
+    def mamba_in(self) -> int:
+        """z, x, B, C and dt of a Mamba2 layer."""
+        return self.mamba_inner + self.mamba_xbc + self.mamba_heads
+
+    @property
+    def is_square(self) -> bool:
+        """Delta nets whose heads are 128 x 128, as the chunked kernels and the carry want them."""
+        return self.lin_v_heads > 0 and self.lin_k_dim == self.lin_v_dim == 128
+
+
+def shape_of(circuit: Circuit) -> ModelShape:
+    """The sizes of a circuit.
+
+    Raises:
+        ConfigError: it has an op whose buffers no formula gives, or lacks a dim that one needs.
+    """
+    ops = {node.op for node in circuit.nodes}
+    if unknown := sorted(ops & set(UNKNOWN_OPS)):
+        what = UNKNOWN_OPS[unknown[0]]
+        raise ConfigError(
+            f"memory.accounting=met: {circuit.arch} has {what}, for whose buffers met's arena "
+            "has no known formula; plan it with memory.accounting=metpipe"
+        )
+    dims = circuit.dims
+    is_moe, is_latent = bool(dims.get("experts")), bool(dims.get("moe_latent"))
+    moe_io = dims.get("moe_io", dims["hidden"]) if is_moe else 0
+    return ModelShape(
+        **{name: _needed(circuit, name) for name in ALWAYS},
+        **{name: dims.get(name, 0) for name in SOMETIMES},
+        gated_queries="sigmoid_gate_mul" in ops,
+        position_axes=3 if _has_interleaved_axes(circuit) else 1,
+        moe_io=moe_io,
+        moe_latent=moe_io if is_latent else 0,
+        recurrent=any(state.kind == "recurrent" for state in circuit.states.values()),
+    )
+
+
+ALWAYS = ("hidden", "vocab", "q_heads", "kv_heads", "head_dim")
+SOMETIMES = (
+    "inter", "experts", "top_k", "moe_inter", "shared_inter",
+    "lin_k_heads", "lin_k_dim", "lin_v_heads", "lin_v_dim",
+    "mamba_heads", "mamba_head_dim", "ssm_state", "ssm_groups",
+)  # fmt: skip
+"""Dims that only some families have; one that is absent is a part that is absent."""
+
+
+def _needed(circuit: Circuit, name: str) -> int:
+    if name not in circuit.dims:
+        raise ConfigError(
+            f"memory.accounting=met: the arena needs the dim {name!r}, which {circuit.arch} lacks"
+        )
+    return circuit.dims[name]
+
+
+def _has_interleaved_axes(circuit: Circuit) -> bool:
+    return any(node.params.get("axes") == "mrope_interleaved" for node in circuit.nodes)

@@ -1,0 +1,77 @@
+"""One way of computing some rows: a case with the tokens that it is fed, under one forward.
+
+Shapes: R rows of a step, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from metpipe.diff.invariance import Side
+from metpipe.diff.trace import Trace
+from metpipe.engine.forward import Forward
+from metpipe.engine.model import Model
+from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.drive import drive
+from metpipe.stages.modes.recording import Recording
+
+__all__ = ["Leg", "run_leg", "script_of"]
+
+BEFORE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """What was computed, and the tokens that were fed."""
+
+    side: Side
+    fed: tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True)
+class _Collect:
+    """Keeps every row of logits."""
+
+    rows_at: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def rows(self, step: int | None, logits_RV: torch.Tensor) -> tuple[str, ...]:
+        """Keep the rows; they are a copy already."""
+        for row, logits_V in enumerate(logits_RV):
+            self.rows_at[BEFORE if step is None else step, row] = logits_V
+        return ("",) * len(logits_RV)
+
+    def ids(self, step: int | None, ids: Sequence[int]) -> None:
+        """No draft head runs here."""
+
+    def states(self, step: int, digests: Sequence[str]) -> None:
+        """States are compared at the end."""
+
+
+def run_leg(model: Model, forward: Forward, case: Case, script: Trace | None = None) -> Leg:
+    """Run a case; without a script, greedily."""
+    watch = _Collect()
+    run = Recording(model, forward, case, watch, check_steps=False)
+    drive(run, script)
+    trace = run.trace()
+    return Leg(Side(watch.rows_at, trace.state_digests), trace.fed)
+
+
+def script_of(
+    case: Case, fed: Sequence[Sequence[int]], accepted: Sequence[Sequence[int]] = ()
+) -> Trace:
+    """A trace that only says what is fed and accepted."""
+    nothing = tuple(() for _ in fed)
+    return Trace(
+        prompts=case.prompts,
+        fed=tuple(map(tuple, fed)),
+        prefill_digests=(),
+        step_digests=nothing,
+        step_states=nothing,
+        state_digests={},
+        enqueue_ms=(0.0,) * len(fed),
+        step_ms=(0.0,) * len(fed),
+        accepted=tuple(map(tuple, accepted)),
+    )

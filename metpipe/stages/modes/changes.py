@@ -1,0 +1,82 @@
+"""The one thing that a detection control changes in a case, and where it must be seen.
+
+Decode: the token fed half way, of the middle row. Verify: an accepted draft, and a rejected one,
+after which all must be equal again. Prefill: the token in the middle of the prompt. A spilled
+sequence: the last byte of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from metpipe.diff.controls import PREFILL
+from metpipe.diff.feeding import changed_step
+from metpipe.diff.trace import Trace
+from metpipe.stages.modes.case import Case
+
+__all__ = ["Change", "changes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is run instead, and the place at which it must be seen first."""
+
+    name: str
+    case: Case
+    script: Trace
+    step: int
+    """PREFILL: before the first step"""
+    row: int
+    recovers: bool = False
+    flip: bool = False
+
+
+def changes(case: Case, trace: Trace, vocab_size: int) -> tuple[Change, ...]:
+    """The controls of a case. A verify that accepted or rejected nothing lacks that control."""
+    if case.mode == "prefill":
+        return (_prompt_changed(case, trace, vocab_size),)
+    if case.spill is not None:
+        return (Change("record changed", case, trace, case.spill, 0, flip=True),)
+    if case.widths:
+        return tuple(_drafts_changed(case, trace, vocab_size))
+    row, step = case.num_sequences // 2, changed_step(case.steps)
+    name = "token changed" if case.num_sequences == 1 else f"token of row {row} changed"
+    return (Change(name, case, _with_token(trace, step, row, vocab_size), step, row),)
+
+
+def _prompt_changed(case: Case, trace: Trace, vocab_size: int) -> Change:
+    (prompt,) = case.prompts
+    at = len(prompt) // 2
+    changed = (*prompt[:at], (prompt[at] + 1) % vocab_size, *prompt[at + 1 :])
+    altered = replace(case, prompts=(changed,))
+    return Change("token of the prompt changed", altered, trace, PREFILL, 0)
+
+
+def _drafts_changed(case: Case, trace: Trace, vocab_size: int) -> Iterator[Change]:
+    sequence = case.num_sequences // 2
+    first = sum(case.widths[:sequence])
+    counts = [accepted[sequence] for accepted in trace.accepted]
+    for name, wanted, recovers in (("accepted", True, False), ("rejected", False, True)):
+        step = _step_where(counts, case.widths[sequence], accepted=wanted)
+        if step is None:
+            continue
+        row = first + (counts[step] if wanted else case.widths[sequence] - 1)
+        script = _with_token(trace, step, row, vocab_size)
+        yield Change(f"{name} draft in row {row} changed", case, script, step, row, recovers)
+
+
+def _step_where(counts: Sequence[int], width: int, *, accepted: bool) -> int | None:
+    """The step nearest to half way at which a draft was accepted (or rejected)."""
+    half = changed_step(len(counts))
+    fitting = [
+        step for step, count in enumerate(counts) if (count > 0 if accepted else count < width - 1)
+    ]
+    return min(fitting, key=lambda step: (abs(step - half), step), default=None)
+
+
+def _with_token(trace: Trace, step: int, row: int, vocab_size: int) -> Trace:
+    """The trace with the token of one row of one step replaced by the next id."""
+    fed = list(trace.fed[step])
+    fed[row] = (fed[row] + 1) % vocab_size
+    return replace(trace, fed=(*trace.fed[:step], tuple(fed), *trace.fed[step + 1 :]))

@@ -1,0 +1,44 @@
+"""Drives a case through a forward: the reference decides the tokens, every other run replays them.
+
+Shapes: S sequences, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from metpipe.diff.argmax import argmax_rows
+from metpipe.diff.trace import Trace
+from metpipe.stages.modes.recording import Recording
+from metpipe.stages.modes.spill import spilled
+from metpipe.stages.modes.steps import decode, prefill
+from metpipe.stages.modes.verify import drive_verify
+
+__all__ = ["drive"]
+
+
+def drive(
+    run: Recording, script: Trace | None, *, record: Path | None = None, flip: bool = False
+) -> None:
+    """Run a case once; `script` is the reference's trace, None for the reference itself.
+
+    `record` is where a spilled sequence is written by the reference and read in a crossing;
+    `flip` changes the last byte of what is restored.
+    """
+    if run.case.widths:
+        drive_verify(run, script)
+        return
+    with run.opened():
+        _decode(run, script, record, flip)
+
+
+def _decode(run: Recording, script: Trace | None, record: Path | None, flip: bool) -> None:
+    logits_SV = prefill(run)
+    run.prefilled(logits_SV)
+    for step in range(run.case.steps):
+        if run.case.spill == step:
+            spilled(run, record if script is None or run.case.crossing else None, script, flip)
+        tokens = argmax_rows(logits_SV).tolist() if script is None else script.fed[step]
+        logits_SV = run.timed(partial(decode, run, tokens))
+        run.stepped(tokens, logits_SV, (1,) * len(tokens))

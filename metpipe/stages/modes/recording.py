@@ -1,0 +1,247 @@
+"""One case under one forward: its sequences, its trace, and what is compared while it runs.
+
+Shapes: R rows of logits, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from metpipe.diff.digest import row_digests
+from metpipe.diff.trace import Trace
+from metpipe.engine.forward import Forward
+from metpipe.engine.model import Model
+from metpipe.engine.pools import Sequence as Opened
+from metpipe.stages.modes.case import Case
+
+__all__ = ["Recording", "UnownedBytes", "Watch"]
+
+MS = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnownedBytes:
+    """Digests of the state that no sequence owned, before and after its run."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+    moved_at: int | None = None
+    """the first step after which it had moved, where each step was checked"""
+
+
+class Watch(Protocol):
+    """Is shown every row of logits, and may know their digests already."""
+
+    def rows(self, step: int | None, logits_RV: torch.Tensor) -> tuple[str, ...] | None:
+        """Take the rows of a step (None: of the prefill); their digests, if they are known."""
+
+    def ids(self, step: int | None, ids: Sequence[int]) -> object:
+        """Take the draft head's ids of a step."""
+
+    def states(self, step: int, digests: Sequence[str]) -> object:
+        """Take what each sequence wrote in a step."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """Opens a case's sequences and records what a driver runs on them."""
+
+    model: Model
+    forward: Forward
+    case: Case
+    watch: Watch
+    check_steps: bool
+    """Digest what no sequence owns after every step, not only at the ends."""
+    tick: Callable[[], object] = lambda: None
+    sequences: list[Opened] = field(default_factory=list)
+    _spare: Opened | None = None
+    _held: list[Opened] = field(default_factory=list)
+    _before: dict[str, str] = field(default_factory=dict)
+    _moved_at: int | None = None
+    _prefill: tuple[str, ...] = ()
+    _fed: list[tuple[int, ...]] = field(default_factory=list)
+    _steps: list[tuple[str, ...]] = field(default_factory=list)
+    _states: list[tuple[str, ...]] = field(default_factory=list)
+    _accepted: list[tuple[int, ...]] = field(default_factory=list)
+    _drafted: list[tuple[int, ...]] = field(default_factory=list)
+    _enqueue_ms: list[float] = field(default_factory=list)
+    _step_ms: list[float] = field(default_factory=list)
+    _ends: dict[str, str] = field(default_factory=dict)
+    _slots: tuple[int, ...] = ()
+    _after: dict[str, str] = field(default_factory=dict)
+    _prefilled_before: int = 0
+    extra_states: dict[str, str] = field(default_factory=dict)
+    """Further digests to compare at the end: of a record that was spilled."""
+
+    @contextmanager
+    def opened(self) -> Iterator[list[Opened]]:
+        """The case's sequences, with blocks for all they will hold; closed in reverse order."""
+        try:
+            self._open()
+            self._prefilled_before = self.forward.prefilled
+            self._before = self.model.unowned_digests(*self.sequences)
+            yield self.sequences
+            self._ends = self._state_digests() | self.extra_states
+            self._after = self.model.unowned_digests(*self.sequences)
+        finally:
+            self._close()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Sequences of the same prompts that no record is kept of."""
+        try:
+            for tokens in self.case.reserved:
+                self.sequences.append(self.model.open(reserve=tokens))
+            yield
+        finally:
+            while self.sequences:
+                self.model.close(self.sequences.pop())
+
+    def rebase(self) -> None:
+        """Take what nobody owns, and what was prefilled, as it is now: the case's own doing."""
+        self._prefilled_before = self.forward.prefilled
+        self._before = self.model.unowned_digests(*self.sequences)
+
+    def replace_sequence(self, new: Opened) -> None:
+        """Go on with another sequence; the case's only one stays open as nobody's."""
+        (self._spare,) = self.sequences
+        self.sequences[:] = [new]
+        self._before = self.model.unowned_digests(*self.sequences)
+
+    def timed(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The step's logits as a copy; its times are kept."""
+        begin = time.perf_counter()
+        logits_RV = call()
+        enqueued = time.perf_counter()
+        kept_RV = logits_RV.clone()
+        self._enqueue_ms.append((enqueued - begin) * MS)
+        self._step_ms.append((time.perf_counter() - begin) * MS)
+        return kept_RV
+
+    def prefilled(self, logits_RV: torch.Tensor, ids: Sequence[int] = ()) -> None:
+        """All rows before the first step."""
+        self._prefill = self._digests(None, logits_RV)
+        self._note_ids(None, ids)
+
+    def stepped(
+        self,
+        fed: Sequence[int],
+        logits_RV: torch.Tensor,
+        counts: Sequence[int],
+        *,
+        accepted: Sequence[int] = (),
+        ids: Sequence[int] = (),
+    ) -> None:
+        """One step, once what it commits is committed: `counts` tokens of each sequence."""
+        step = len(self._fed)
+        self._fed.append(tuple(fed))
+        self._steps.append(self._digests(step, logits_RV))
+        written = self.model.digests.written(self.sequences, counts)
+        self.watch.states(step, written)
+        self._states.append(written)
+        if accepted:
+            self._accepted.append(tuple(accepted))
+        self._note_ids(step, ids)
+        self._check_unowned(step)
+        self.tick()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that are done."""
+        return len(self._fed)
+
+    def trace(self) -> Trace:
+        """The record of the whole run."""
+        return Trace(
+            prompts=self.case.prompts,
+            fed=tuple(self._fed),
+            prefill_digests=self._prefill,
+            step_digests=tuple(self._steps),
+            step_states=tuple(self._states),
+            state_digests=self._ends,
+            enqueue_ms=tuple(self._enqueue_ms),
+            step_ms=tuple(self._step_ms),
+            accepted=tuple(self._accepted),
+            drafted=tuple(self._drafted),
+            slots=self._slots,
+            computed=self.forward.prefilled - self._prefilled_before,
+        )
+
+    def unowned(self) -> UnownedBytes:
+        """What nobody owned, before and after."""
+        return UnownedBytes(self._before, self._after, self._moved_at)
+
+    def _digests(self, step: int | None, logits_RV: torch.Tensor) -> tuple[str, ...]:
+        known = self.watch.rows(step, logits_RV)
+        return known or row_digests(logits_RV, hash_rows=self.model.hash_rows)
+
+    def _note_ids(self, step: int | None, ids: Sequence[int]) -> None:
+        if self.case.num_drafts:
+            self._drafted.append(tuple(ids))
+            self.watch.ids(step, ids)
+
+    def _check_unowned(self, step: int) -> None:
+        if not self.check_steps or self._moved_at is not None:
+            return
+        if self.model.unowned_digests(*self.sequences) != self._before:
+            self._moved_at = step
+
+    def _open(self) -> None:
+        """Slots 0, 1, ... in order; fragmented, with a gap in the middle and scattered blocks."""
+        case, model = self.case, self.model
+        self._let_tenant_run()
+        self._held = [model.open(reserve=1) for _ in range(case.held)]
+        for index in range(case.num_sequences):
+            if case.fragmented and index == case.num_sequences // 2:
+                self._spare = model.open(reserve=1)
+            self.sequences.append(model.open())
+        self._slots = tuple(sequence.slot for sequence in self.sequences)
+        self._check_slots()
+        if case.fragmented:
+            model.pool.reserve_scattered(self.sequences, case.reserved)
+            return
+        for sequence, tokens in zip(self.sequences, case.reserved, strict=True):
+            model.pool.reserve(sequence, tokens)
+
+    def _let_tenant_run(self) -> None:
+        """Another sequence in the first slot, which leaves its state behind."""
+        if self.case.tenant:
+            tenant = self.model.open(reserve=len(self.case.tenant))
+            self.forward.prefill(tenant, self.case.tenant)
+            self.model.close(tenant)
+
+    def _check_slots(self) -> None:
+        """Every run of a case must be handed the same slots, or it would compare other layouts."""
+        half = self.case.num_sequences // 2
+        gap = [int(self.case.fragmented and index >= half) for index in range(len(self._slots))]
+        wanted = tuple(self.case.held + index + shift for index, shift in enumerate(gap))
+        if self._slots != wanted:
+            raise RuntimeError(f"{self.case.full_name}: slots {self._slots}, not {wanted}")
+
+    def _state_digests(self) -> dict[str, str]:
+        if len(self.sequences) == 1:
+            return self.model.state_digests(self.sequences[0])
+        return {
+            f"sequence {index}, {label}": digest
+            for index, sequence in enumerate(self.sequences)
+            for label, digest in self.model.state_digests(sequence).items()
+        }
+
+    def _close(self) -> None:
+        """In reverse order of opening, so that the next run is handed the same slots."""
+        half = self.case.num_sequences // 2
+        for index in reversed(range(len(self.sequences))):
+            self.model.close(self.sequences[index])
+            if self._spare is not None and index == half:
+                self.model.close(self._spare)
+                self._spare = None
+        if self._spare is not None:
+            self.model.close(self._spare)
+        while self._held:
+            self.model.close(self._held.pop())

@@ -1,0 +1,69 @@
+"""A sequence saved as a record and restored into another one, in the middle of a case or before it.
+
+The sequence that was saved stays open, its bytes overwritten: what is restored has another slot
+and other blocks, and nothing of it can be read where it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from metpipe.diff.trace import Trace
+from metpipe.engine.pools import Sequence as Opened
+from metpipe.engine.spilling import restore, save
+from metpipe.stages.modes.recording import Recording
+
+__all__ = ["resumed", "spilled"]
+
+FLIPPED_BITS = 0x40
+
+
+def spilled(run: Recording, record: Path | None, script: Trace | None, flip: bool) -> None:
+    """Save the case's sequence, restore it elsewhere, and let the case go on with that one.
+
+    `record`: the reference (no script) writes it there, others restore what lies there.
+    """
+    (old,) = run.sequences
+    own_B = save(run.model, old)
+    run.extra_states["record"] = run.model.hash_bytes(own_B)
+    if record is not None and script is None:
+        np.save(record, own_B.numpy())
+    restored_B = own_B if record is None or script is None else torch.from_numpy(np.load(record))
+    if flip:
+        restored_B = restored_B.clone()
+        restored_B[-1] ^= FLIPPED_BITS
+    scribble(run, old)
+    new = run.model.open(reserve=run.case.reserved[0])
+    restore(run.model, new, restored_B)
+    run.replace_sequence(new)
+
+
+def resumed(run: Recording, sequence: Opened, prompt: tuple[int, ...]) -> int:
+    """Prefill the leading tokens in a sequence of their own and restore its record into this one.
+
+    Returns how many tokens the sequence holds then.
+    """
+    head = prompt[: run.case.restored]
+    prime = run.model.open(reserve=len(head))
+    run.forward.prefill(prime, head, run.case.chunk)
+    record_B = save(run.model, prime)
+    scribble(run, prime)
+    run.model.close(prime)
+    restore(run.model, sequence, record_B)
+    run.rebase()
+    return sequence.length
+
+
+def scribble(run: Recording, sequence: Opened) -> None:
+    """NaN wherever the sequence's state lay."""
+    states = run.model.circuit.states
+    for name, pool in run.model.states.items():
+        if states[name].kind == "recurrent":
+            pool[sequence.slot] = float("nan")
+            continue
+        size = run.model.sizes.block_size
+        for block in sequence.blocks:
+            pool[block * size : (block + 1) * size] = float("nan")
