@@ -2,11 +2,11 @@
 
 A draft head of random weights agrees with its model about once in a vocabulary, so a run that
 verifies drafts would see none accepted. Here all V tokens lie on one shuffled cycle; f(t) is the
-token behind t on it, g(t) one about sqrt(V) further. The head's row of a token is the sum of the
-embeddings of its two predecessors, so the logits of f(t) and g(t) stand out as long as the stream
-still carries the embedding of t; what the layers add to the stream decides between them, unless f
-counts for much more. The draft head passes the embedding on under a noise of its own, so that it
-agrees by chance where the two are nearly tied.
+token that follows t on it, g(t) one about sqrt(V) steps on. The head's row of a token is the sum of
+the embeddings of its predecessors by f and by g, so the logits of f(t) and g(t) stand out as long
+as the stream still carries the embedding of t; what the layers add to the stream decides between
+them, unless f counts for much more. The draft head passes the embedding on under a noise of its
+own, so that it agrees by chance where the two are nearly tied.
 
 Along the cycle runs of tokens with a clear successor alternate with undecided ones, and g keeps to
 that beat. So a text passes through both in turn: long drafts are accepted whole in the one, and in
@@ -47,7 +47,7 @@ CONSTRUCTION = "successor/1"
 
 HEAD, TABLE, JOIN = "lm_head.weight", "embed_tokens.weight", "mtp.fc.weight"
 LAYER = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\.")
-WRITERS = ("out_proj.weight", "o_proj.weight", "down_proj.weight")
+WRITERS = ("out_proj.weight", "o_proj.weight", "down_proj.weight", "experts.down_proj")
 """What a layer adds to the stream comes from these."""
 
 CLEAR_RUN, BEAT = 20, 48
@@ -55,10 +55,10 @@ CLEAR_RUN, BEAT = 20, 48
 CLEAR, UNDECIDED = 7.0, 0.5
 """A predecessor by f counts by this / sqrt(D) more than one by g; of the undecided, up to this."""
 STREAM = 1.4
-"""Gain of the writers, times sqrt(layers): so the embedding keeps its share of the stream."""
+"""Gain of the writers, over sqrt(layers): so the embedding keeps its share of the stream."""
 PASSED = 1.0
 """What the draft head's first linear passes on of the embedding, channel by channel."""
-GAINS = {JOIN: 1.0, "q_norm.weight": 4.0, "o_proj.weight": 1.7}
+GAINS = {"q_norm.weight": 4.0, "o_proj.weight": 1.7, "mlp.gate.weight": 4.0}
 
 HEAD_ROWS = 1 << 10  # made at once
 
@@ -115,7 +115,7 @@ class SuccessorWeights:
         (source,) = (name for name in self.shapes if name.endswith(TABLE))
         rows = self.bits(source).reshape(vocab, hidden)
         cycle = order(self.seed, "successors", vocab)
-        by_f, by_g = _behind(cycle, 1), _behind(cycle, _leap(vocab))
+        by_f, by_g = _behind(cycle, 1), _behind(cycle, leap(vocab))
         scale = 1.0 / math.sqrt(hidden)
         strength = 1.0 + scale * self._preference(cycle)
         out = np.empty((vocab, hidden), dtype=np.uint16)
@@ -140,7 +140,7 @@ def _behind(cycle: I64, steps: int) -> I64:
     return behind
 
 
-def _leap(vocab: int) -> int:
+def leap(vocab: int) -> int:
     """By how many steps g goes: about sqrt(V), and one more than whole runs, as f is."""
     return BEAT * max(1, round(math.isqrt(vocab) / BEAT)) + 1
 
