@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from types import UnionType
 from typing import Literal, Union, get_args, get_origin
 
@@ -61,6 +62,8 @@ Exit status
 A sweep exits with the first of 130, 3, 2, 1, 4, 0 that a job has.
 """
 
+WIDTH, INDENT = 100, " " * 13
+"""Columns of the lists of choices, and where they start."""
 GROUPS = {
     "model": "the checkpoint to run or to plan for",
     "hardware": "the device that memory is planned for",
@@ -105,7 +108,7 @@ def _groups(conf: Path) -> Iterator[str]:
     for name, said in GROUPS.items():
         yield f"  {name:<10} {said}"
         choices = sorted(file.stem for file in (conf / name).glob("*.yaml"))
-        yield f"{'':<12} {', '.join(choices)}"
+        yield from wrap(", ".join(choices), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
 def _refused_keys() -> str:

@@ -13,7 +13,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ValidationError
 
-from metpipe.config import KEYS_OF_MODES, Provenance, Run, nearest_key, validate, with_source
+from metpipe.config import (
+    KEYS_OF_MODES,
+    MODES,
+    Provenance,
+    Run,
+    modes_of,
+    nearest_key,
+    validate,
+    with_source,
+)
 from metpipe.errors import ConfigError
 from metpipe.manual import keys
 from metpipe.resources import conf_dir
@@ -69,10 +78,12 @@ def test_every_choice_composes_and_is_valid(choice):
     assert run_of(choice, *extra).model.name
 
 
-def test_all_is_every_variant_of_the_pool():
+def test_all_is_every_variant_that_any_device_runs_and_gpu_the_whole_pool():
     pool = {file.stem for file in (CONF / "variants").glob("*.yaml")}
-    assert set(run_of("variant=all").variants) == pool
-    chosen = {file.stem for file in (CONF / "variant").glob("*.yaml")} - {"all", "none"}
+    assert set(run_of("variant=gpu").variants) == pool
+    eager = {name for name, variant in run_of("variant=gpu").variants.items() if not variant.graphs}
+    assert set(run_of("variant=all").variants) == eager
+    chosen = {file.stem for file in (CONF / "variant").glob("*.yaml")} - {"all", "gpu", "none"}
     assert chosen == pool
 
 
@@ -111,8 +122,8 @@ def test_what_only_the_diff_reads_is_refused_without_it(line, said):
 
 
 def test_graphs_are_refused_where_no_device_captures_launches():
-    said = complaint("+variants.mine={forward: circuit, graphs: true}")
-    assert said.startswith("variants.mine.graphs: no device of this version captures launches")
+    said = complaint("device=cpu", "+variants.mine={forward: circuit, graphs: true}")
+    assert said.startswith("variants.mine.graphs: a CPU captures no launches")
 
 
 def test_the_reference_variant_never_takes_the_user_s_kernels():
@@ -126,10 +137,26 @@ def test_without_a_list_the_mode_is_single():
 
 
 @pytest.mark.parametrize("key", ["batch", "verify", "prefill"])
-def test_a_mode_that_this_version_does_not_run_is_refused_and_says_which_it_runs(key):
-    said = complaint(f"{key}=[2,3]")
-    assert f"asks for the mode {key}; this version of metpipe runs the mode single" in said
-    assert f"set by the override '{key}=[2,3]'" in said
+def test_the_mode_follows_from_the_list_that_is_given(key):
+    run = run_of(f"{key}=[2,3]")
+    assert (run.diff.mode, modes_of(run)) == (key, (key,))
+    assert run_of("verify_batch=2", "verify_batch_ks=2").diff.mode == "verify_batch"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_has_its_default_list(mode):
+    run = run_of(f"diff={mode}")
+    assert (run.diff.mode, modes_of(run)) == (mode, (mode,))
+    given = [key for key in ("batch", "verify", "verify_batch", "prefill") if getattr(run, key)]
+    assert given == ([mode] if mode in given else [])
+    assert (mode in ("single", "swap", "invariance")) == (given == [])
+
+
+def test_all_runs_every_mode_with_its_list():
+    run = run_of("diff=all")
+    assert modes_of(run) == MODES
+    assert all(getattr(run, key) for key in ("batch", "verify", "verify_batch", "prefill"))
+    assert run_of("diff=all", "batch=[3]").batch == (3,)
 
 
 def test_two_lists_are_refused():
@@ -179,7 +206,7 @@ def test_a_checkpoint_laid_over_a_choice_replaces_its_facts_and_its_name(tmp_pat
         (["serve.gpu_memory_utilization=0"], "must be above 0, got 0"),
         (["serve.kv_cache_dtype=int3"], "serve.kv_cache_dtype: must be one of 'bf16', "),
         (["serve.rank=1"], "serve.rank: must be below the number of ranks, which is 1"),
-        (["mtp=maybe"], "mtp: must be true or false, got 'maybe'"),
+        (["mtp=maybe"], "mtp: must be true, false or auto, got 'maybe'"),
         (["mtp=true"], "mtp: needs verify or verify_batch beside it"),
         (["prefill_chunk=4"], "prefill_chunk: needs prefill beside it"),
         (["tree_nodes=3"], "tree_nodes: sizes memory of speculative decoding, which the metpipe"),
@@ -295,8 +322,10 @@ def test_the_keys_are_a_deliberate_list():
             "mtp",
             "verify_batch",
             "verify_batch_ks",
+            "ragged",
             "prefill",
             "prefill_chunk",
+            "max_width",
             "slots",
             "tree_nodes",
             "capture_rows",

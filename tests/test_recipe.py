@@ -195,3 +195,41 @@ def test_every_shipped_recipe_composes(name):
     with initialize_config_dir(config_dir=str(conf_dir()), version_base=None):
         assert compose("config", overrides=expand([f"recipe={recipes_dir() / name}"]).argv)
     assert f"`{name}`" in (recipes_dir() / "README.md").read_text()
+
+
+BOOT = Path(__file__).parent / "data" / "boots" / "moe-35b-fp8-recipe.toml"
+
+
+def test_a_boot_brings_its_model_device_and_serve():
+    argv = expand(["pipeline=ledger", f"ledger.boot={BOOT}", "workload.isl=7"]).argv
+    assert argv[0] == "pipeline=ledger"
+    assert argv[1:5] == [
+        "model=qwen3_6_35b_a3b_fp8",
+        "hardware=gb10",
+        "memory.accounting=met",
+        "memory.met_version=2",
+    ]
+    assert {"serve.max_seq_len=32768", "serve.speculative=true", "serve.num_drafts=1"} < set(argv)
+    assert argv[-2:] == [f"ledger.boot={BOOT}", "workload.isl=7"]
+
+
+def test_no_boot_is_left_as_it_is():
+    assert expand(["ledger.boot=null"]).argv == ["ledger.boot=null"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["ledger.boot=nowhere.toml"], "there is no such file"),
+        (["ledger.boot=a.toml,b.toml"], "give one boot, a sweep takes one line each"),
+        (["ledger.boot="], "must be a path"),
+        ([f"ledger.boot={BOOT}", "model=qwen3_8b"], "is a recipe for model=qwen3_6_35b_a3b_fp8"),
+    ],
+)
+def test_a_boot_that_cannot_be_read_is_refused(argv, message):
+    assert message in refusal(*argv)
+
+
+def test_a_boot_of_a_model_without_a_choice_says_what_is_missing(tmp_path):
+    path = written(tmp_path / "b.toml", BOOT.read_text().replace("Qwen3.6-35B", "Qwen9-35B"))
+    assert "no model choice is named 'qwen9_35b_a3b_fp8'" in refusal(f"ledger.boot={path}")

@@ -42,6 +42,7 @@ from metpipe.circuit.precision import BF16, Precision, PrecisionRow
 from metpipe.circuit.resolve import Library, Resolved, resolve_checkpoint
 from metpipe.circuit.rules import Element, Kernel, Numerics, Rule, RuleSet, Runtime
 from metpipe.circuit.runs import RowTable, Run
+from metpipe.circuit.shard import Ranks, layers_of, shard
 from metpipe.circuit.situation import Select, Situation
 from metpipe.circuit.sources import Source
 from metpipe.circuit.text import golden_name, golden_text
@@ -79,6 +80,7 @@ __all__ = [
     "PolicyMissing",
     "Precision",
     "PrecisionRow",
+    "Ranks",
     "RefusedConfig",
     "Resolved",
     "RowTable",
@@ -103,6 +105,7 @@ __all__ = [
     "golden_text",
     "instantiate",
     "is_outside",
+    "layers_of",
     "layout",
     "live_ranges",
     "node_weight_shapes",
@@ -122,6 +125,7 @@ __all__ = [
     "resolve_from_config",
     "row_buckets",
     "rules_digest",
+    "shard",
     "tensor_bytes",
     "verify",
     "weight_bytes",

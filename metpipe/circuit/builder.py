@@ -262,6 +262,7 @@ class CircuitBuilder:
             tensors=node_tensors(text, shape, modules),
             stacked=node_stacked(text, modules),
             is_stacked_transposed=text.is_stacked_transposed,
+            is_bare=text.is_bare,
             matrix=matrix,
         )
 

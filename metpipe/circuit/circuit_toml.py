@@ -147,6 +147,7 @@ def _node(table: Table) -> NodeText:
             tensors=tuple(_tensor(tensor) for tensor in table.tables("tensor")),
             stacked=table.optional_text("stacked"),
             is_stacked_transposed=table.boolean("stacked_transposed", False),
+            is_bare=table.boolean("bare", False),
             matrix=_matrix(table),
         )
 

@@ -13,10 +13,12 @@ __all__ = [
     "ConfigMap",
     "DimRule",
     "GroupKind",
+    "Inside",
     "IntervalRule",
     "KeyRule",
     "LayerRule",
     "LayerSource",
+    "Leading",
     "OfKind",
     "ParamGroup",
     "SizeCheck",
@@ -49,6 +51,27 @@ class DimRule:
     """0 is a size: none of these"""
     of_kind: OfKind | None = None
     """read there where that key is stated"""
+    leading: Leading | None = None
+    """counted there where that key is stated"""
+    inside: Inside | None = None
+    """read there where that key is stated"""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A member of an object, whose other members `keys` classifies."""
+
+    key: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """A list whose first entries are `entry` and whose others are `rest`."""
+
+    key: str
+    entry: str
+    rest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +85,7 @@ class OfKind:
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What is done with a key: ignore, param, require, refuse, object or inner."""
+    """What is done with a key: ignore, param, require, each, refuse, object or inner."""
 
     kind: str
     why: str = ""
@@ -75,6 +98,8 @@ class KeyRule:
     """param: renames of values"""
     holds: str = ""
     """param: `positive` (a number above 0) or `bool`; empty: any value"""
+    is_not_null: bool = False
+    """param: null is refused, since it means something else than the default"""
     inner: Mapping[str, KeyRule] = field(default_factory=dict)
     """object: its keys"""
     inner_key: str = ""

@@ -9,10 +9,12 @@ from metpipe.circuit.config_map import (
     ConfigMap,
     DimRule,
     GroupKind,
+    Inside,
     IntervalRule,
     KeyRule,
     LayerRule,
     LayerSource,
+    Leading,
     OfKind,
     ParamGroup,
     SizeCheck,
@@ -150,7 +152,19 @@ def _dim(name: str, dims: Table) -> DimRule:
             share=_share(table),
             may_be_zero=table.boolean("zero", False),
             of_kind=_of_kind(table) if table.has("of_kind") else None,
+            leading=_leading(table) if table.has("leading") else None,
+            inside=_inside(table) if table.has("inside") else None,
         )
+
+
+def _inside(dim: Table) -> Inside:
+    with dim.table("inside") as table:
+        return Inside(table.text("key"), table.text("member"))
+
+
+def _leading(dim: Table) -> Leading:
+    with dim.table("leading") as table:
+        return Leading(table.text("key"), table.text("entry"), table.text("rest"))
 
 
 def _of_kind(dim: Table) -> OfKind:
@@ -209,7 +223,10 @@ def _key(name: str, keys: Table) -> KeyRule:
                 default=default,
                 values=values,
                 holds=_holds(table),
+                is_not_null=table.boolean("not_null", False),
             )
+        if table.has("each"):
+            return KeyRule("each", why=table.text("why"), required=(table.text("each"),))
         if table.has("inner"):
             return KeyRule("inner", inner_key=table.text("inner"), default=default)
         if table.has("object"):

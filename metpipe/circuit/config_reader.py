@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from metpipe.circuit.config_kinds import kind_sizes
+from metpipe.circuit.config_elsewhere import sizes_elsewhere
 from metpipe.circuit.config_map import (
     ABSENT,
     ConfigMap,
@@ -33,7 +33,8 @@ def resolve_shape(config: Mapping[str, object], found: ConfigMap, source: str) -
     reader.classify(config, found.keys, "", reader.structural_keys())
     params = reader.params_as_text()
     kinds = layer_kinds(config, found.layers, reader.fail)
-    merged = {**config, **kind_sizes(config, found.dims.values(), kinds, reader.fail)}
+    elsewhere = sizes_elsewhere(config, found.dims.values(), kinds, reader.fail)
+    merged = {**config, **elsewhere}
     dims = read_dims(merged, found.dims, reader.stated, reader.fail)
     for check in found.checks:
         reader.check(check, dims)
@@ -75,7 +76,8 @@ class _Reader:
     def structural_keys(self) -> frozenset[str]:
         """Keys that are read for dims and layers, and the model type."""
         dims = {rule.key for rule in self.map.dims.values() if rule.key}
-        dims |= {rule.of_kind.key for rule in self.map.dims.values() if rule.of_kind}
+        places = [rule.of_kind or rule.leading for rule in self.map.dims.values()]
+        dims |= {place.key for place in places if place}
         layers = self.map.layers
         listed = {key for one in layers.sources for key in (one.key, one.trailing) if key}
         interval = {layers.interval.key} if layers.interval and layers.interval.key else set()
@@ -109,6 +111,8 @@ class _Reader:
                 self._require(key, rule, table, prefix)
             case "param":
                 self._carry(key, rule, table, prefix)
+            case "each" if value is not None and value is not ABSENT:
+                self._require_each(key, rule, value, prefix)
             case "object" if isinstance(value, Mapping):
                 self.classify(value, rule.inner, f"{prefix}{key}.")
             case "object" if value is not None and value is not ABSENT:
@@ -124,8 +128,18 @@ class _Reader:
             f"{prefix}{key} = {json.dumps(value)}, and only {wanted} is supported: {rule.why}"
         )
 
+    def _require_each(self, key: str, rule: KeyRule, value: object, prefix: str) -> None:
+        wanted = rule.required[0]
+        if not isinstance(value, list) or any(entry != wanted for entry in value):
+            raise self.fail(
+                f"{prefix}{key} = {json.dumps(value)}, and only a list of {json.dumps(wanted)} is "
+                f"supported: {rule.why}"
+            )
+
     def _carry(self, key: str, rule: KeyRule, table: Mapping[str, object], prefix: str) -> None:
         value = table.get(key)
+        if rule.is_not_null and key in table and value is None:
+            raise self.fail(f"{prefix}{key} must not be null; its absence means {rule.default}")
         value = rule.default if value is None else value
         if value is ABSENT:
             if "." in rule.param:

@@ -66,6 +66,8 @@ class NodeText:
     """of an expert op: the tensor that may hold all of its modules"""
     is_stacked_transposed: bool
     """that tensor is [experts, k, out], not [experts, out, k]"""
+    is_bare: bool
+    """the bound names are tensors, not modules with a `.weight`"""
     matrix: tuple[Expr, Expr] | None
     """(out, k) where it is not what the node writes by what it reads first"""
 

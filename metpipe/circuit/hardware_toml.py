@@ -24,6 +24,10 @@ class Hardware:
     """tokens of a KV block, where nothing else says"""
     capabilities: frozenset[str]
     settings: Mapping[str, str]
+    compute_capabilities: frozenset[str] = frozenset()
+    """of a GPU: `major.minor` of the devices that the set is proven on"""
+    inherits: str | None = None
+    """the set beside it whose rules and kernels it takes as they are"""
 
 
 def parse_hardware(text: str, source: str) -> Hardware:
@@ -43,6 +47,8 @@ def parse_hardware(text: str, source: str) -> Hardware:
             block_size=_positive(root, "block_size"),
             capabilities=frozenset(root.texts("capabilities", ())),
             settings=root.text_map("settings"),
+            compute_capabilities=frozenset(root.texts("compute_capabilities", ())),
+            inherits=root.optional_text("inherits"),
         )
 
 

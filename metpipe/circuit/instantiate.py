@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from metpipe.circuit.blueprint import Blueprint
 from metpipe.circuit.builder import CircuitBuilder, Place
 from metpipe.circuit.description import Description
 from metpipe.circuit.dims import holds
@@ -26,6 +27,7 @@ def instantiate(description: Description, shape: Shape, precision: Precision = B
     missing = [name for name in description.dims if name not in shape.dims]
     if missing:
         raise BadCircuit(f"{description.source}: the model's shape lacks the dim {missing[0]!r}")
+    blueprint = Blueprint(description, shape, precision)
     shape = _with_derived(description, shape)
     builder = CircuitBuilder(description, shape, precision)
     for name in description.prologue:
@@ -38,7 +40,7 @@ def instantiate(description: Description, shape: Shape, precision: Precision = B
         builder.add(name, Place(name))
     for name, draft_module in _draft_blocks(description, shape):
         builder.add(name, Place(f"draft.{name}", draft_module, section="draft"))
-    return builder.circuit()
+    return replace(builder.circuit(), blueprint=blueprint)
 
 
 def _with_derived(description: Description, shape: Shape) -> Shape:
@@ -93,12 +95,13 @@ def _draft_blocks(description: Description, shape: Shape) -> list[tuple[str, str
     for switch, replacement in description.draft_variant.items():
         if holds(switch, shape.dims, where):
             listed = replacement
-    return [_draft_block(description, entry) for entry in listed]
+    return [_draft_block(description, entry, len(shape.layer_kinds)) for entry in listed]
 
 
-def _draft_block(description: Description, entry: str) -> tuple[str, str]:
+def _draft_block(description: Description, entry: str, layers: int) -> tuple[str, str]:
+    """A block and its module; `{i}` is the number behind the last layer's."""
     name, _, module = entry.partition("@")
-    module = module or (description.draft_module or "")
+    module = (module or description.draft_module or "").replace("{i}", str(layers))
     if not module:
         raise BadCircuit(
             f"{description.source}: the draft block {name!r} has no module; set draft_module or "

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metpipe.circuit.blueprint import Blueprint
 
 __all__ = ["BlockInstance", "BoundTensor", "Circuit", "Edge", "Node", "StateDecl"]
 
@@ -69,6 +73,8 @@ class Node:
     """of an expert op: the tensor [experts, out, k] in which some checkpoints store all modules"""
     is_stacked_transposed: bool = False
     """that tensor is [experts, k, out]"""
+    is_bare: bool = False
+    """its binding names tensors, not modules with a `.weight`"""
     matrix: tuple[int, int] | None = None
     """(out, k) of its matrix; None: what it writes by what it reads first"""
 
@@ -125,3 +131,5 @@ class Circuit:
     states: Mapping[str, StateDecl] = field(default_factory=dict)
     outside: tuple[str, ...] = ()
     """globs over checkpoint tensors that belong to no node by intent: a vision tower"""
+    blueprint: Blueprint | None = field(default=None, compare=False, repr=False)
+    """what it was instantiated from; None where it was put together by hand"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from metpipe.circuit.fusions_toml import parse_fusions
@@ -13,18 +14,27 @@ from metpipe.errors import ConfigError
 
 __all__ = ["circuit_from_config", "read_library", "read_rules", "resolve_from_config"]
 
+Texts = tuple[tuple[str, str], ...]
+"""(name, content) of files"""
+
 
 def read_library(kernels: Path) -> Library:
-    """Read every architecture under `kernels`/circuits."""
+    """Read every architecture under `kernels`/circuits; texts seen before are not parsed again."""
     folder = kernels / "circuits"
-    maps = {path.name: _read(path) for path in sorted(folder.glob("*.config.toml"))}
-    circuits = {f"{name.removesuffix('.config.toml')}.toml": "" for name in maps}
-    return Library.parse(
-        maps=maps,
-        circuits={name: _read(folder / name) for name in circuits},
-        blocks={path.stem: _read(path) for path in sorted((folder / "blocks").glob("*.toml"))},
-        keys={path.stem: _read(path) for path in sorted((folder / "keys").glob("*.toml"))},
+    maps = sorted(folder.glob("*.config.toml"))
+    circuits = [folder / f"{path.name.removesuffix('.config.toml')}.toml" for path in maps]
+    return _parsed(
+        tuple((path.name, _read(path)) for path in maps),
+        tuple((path.name, _read(path)) for path in circuits),
+        tuple((path.stem, _read(path)) for path in sorted((folder / "blocks").glob("*.toml"))),
+        tuple((path.stem, _read(path)) for path in sorted((folder / "keys").glob("*.toml"))),
     )
+
+
+@lru_cache(maxsize=2)
+def _parsed(maps: Texts, circuits: Texts, blocks: Texts, keys: Texts) -> Library:
+    """A run asks three times, and parsing takes some 60 ms of processor time."""
+    return Library.parse(dict(maps), dict(circuits), dict(blocks), dict(keys))
 
 
 def resolve_from_config(

@@ -101,7 +101,19 @@ def _block_fp8(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
         raise RefusedConfig(f"{where}: weight_block_size = {block!r} must be [rows, columns]")
     rows = _ignored(table.get("modules_to_not_convert"), where)
     over = _quantised_layers(table, where)  # an export of some layers over this base
-    return [*over, *rows, PrecisionRow("*", f"fp8/block{block[0]}x{block[1]}")]
+    experts = _expert_dtype(table, where)
+    return [*over, *rows, *experts, PrecisionRow("*", f"fp8/block{block[0]}x{block[1]}")]
+
+
+def _expert_dtype(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
+    """Routed experts in a format of their own: fp4 has a power of two for every 32 values."""
+    match table.get("expert_dtype"):
+        case None | "fp8":
+            return []
+        case "fp4":
+            return [PrecisionRow("*.experts.*", "mxfp4/g32")]
+        case other:
+            raise RefusedConfig(f"{where}: expert_dtype = {other!r}; fp4 and fp8 are understood")
 
 
 def _modelopt(table: Mapping[str, object], where: str) -> list[PrecisionRow]:

@@ -96,7 +96,7 @@ def resolve_checkpoint(
     """
     found = library.map_for(config, source)
     shape = resolve_shape(config, found, source)
-    declared = declared_precision(config.get("quantization_config"), source)
+    declared = declared_precision(_quantization(config), source)
     circuit = instantiate(library.descriptions[found.arch], shape, declared.precision)
     verify(circuit)
     return Resolved(
@@ -109,3 +109,11 @@ def resolve_checkpoint(
         precision=declared.precision,
         source=source,
     )
+
+
+def _quantization(config: Mapping[str, object]) -> object:
+    """The quantization_config, with what some configs say of the experts beside it."""
+    table, experts = config.get("quantization_config"), config.get("expert_dtype")
+    if experts is None or not isinstance(table, Mapping) or "expert_dtype" in table:
+        return table
+    return {**table, "expert_dtype": experts}

@@ -159,6 +159,10 @@ class RuleSet:
         found = (rule.numerics.lever for rule in self.rules.values())
         return frozenset(lever for lever in found if lever is not None)
 
+    def widest(self, mode: str) -> int:
+        """The most rows that some rule takes in a mode; 0 where none does."""
+        return max((rule.rows[1] for rule in self.rules.values() if mode in rule.modes), default=0)
+
     def of_class(self, *kinds: str) -> frozenset[str]:
         """Ids of the rules of these numerics classes."""
         return frozenset(rule.id for rule in self.rules.values() if rule.numerics.kind in kinds)

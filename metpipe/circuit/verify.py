@@ -99,7 +99,7 @@ def _format_problem(spelling: str) -> str | None:
 
 
 def _order(circuit: Circuit) -> Problems:
-    written: set[str] = set()
+    written = {edge.id for edge in circuit.edges.values() if edge.producer is None}  # from outside
     for node in circuit.nodes:
         for edge in node.inputs:
             if edge not in written:

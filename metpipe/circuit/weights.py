@@ -52,7 +52,7 @@ def _modules(circuit: Circuit, node: Node) -> Iterator[tuple[str, tuple[int, ...
     for number in numbers:
         for module, rows in zip(node.binding, node.binding_rows, strict=True):
             name = module if number is None else module.replace(".*.", f".{number}.")
-            yield f"{name}.weight", _weight_shape(circuit, node, rows)
+            yield name if node.is_bare else f"{name}.weight", _weight_shape(circuit, node, rows)
 
 
 def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
@@ -63,5 +63,6 @@ def _weight_shape(circuit: Circuit, node: Node, rows: int) -> tuple[int, ...]:
             return (rows, weight_matrix(circuit, node)[1])
         case "vector" if node.params.get("scope") == "head":
             # A head is the attention's unless the node states its own.
-            return (int(node.params.get("head_dim", circuit.dims["head_dim"])),)
+            stated = node.params.get("head_dim")
+            return (int(stated) if stated is not None else circuit.dims["head_dim"],)
     return (rows,)

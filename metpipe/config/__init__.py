@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metpipe.config.explain import Provenance, nearest_key, validate, with_source
-from metpipe.config.rules import KEYS_OF_MODES, MODES, WHAT_IFS, modes_of
+from metpipe.config.rules import KEYS_OF_MODES, MODES, NO_GRAPHS, WHAT_IFS, modes_of
 from metpipe.config.run import Hardware, Model, Package, Run, Without
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant
@@ -11,6 +11,7 @@ from metpipe.config.variant import Variant
 __all__ = [
     "KEYS_OF_MODES",
     "MODES",
+    "NO_GRAPHS",
     "WHAT_IFS",
     "Hardware",
     "Model",

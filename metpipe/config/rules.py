@@ -9,12 +9,23 @@ from typing import NamedTuple, TypeAlias
 
 from metpipe.config.run import Run
 
-__all__ = ["KEYS_OF_MODES", "MODES", "WHAT_IFS", "Problem", "modes_of", "problems", "settled"]
+__all__ = [
+    "KEYS_OF_MODES",
+    "MODES",
+    "NO_GRAPHS",
+    "WHAT_IFS",
+    "Problem",
+    "modes_of",
+    "problems",
+    "settled",
+]
 
 MODES = ("single", "batch", "verify", "verify_batch", "prefill", "swap", "invariance")
 """Every mode of the diff, in the order in which `all` runs them."""
 MAX_WIDTH, MAX_BATCH_WIDTH = 8, 4
 """Rows of one sequence in a verify step: alone, and in a batch (its drafts and one)."""
+READS_PROMPTS = ("single", "verify")
+"""Modes that decode the run's prompts: all of them, or the first."""
 SHORTEST_SWAP = 4
 """Steps that a spill in the middle needs on both sides together."""
 MODE_OF_LIST = {
@@ -35,6 +46,7 @@ KEYS_OF_MODES = MODE_OF_LIST | {
 WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
 """Keys that size memory of speculation, which the metpipe accounting does not count."""
 
+NO_GRAPHS = "a CPU captures no launches; leave it at false, or run with device=cuda"
 RESERVED = ("legacy", "legacy-repeat")
 """What reports call the reference and its repeats."""
 
@@ -48,11 +60,21 @@ class Problem(NamedTuple):
 
 def settled(run: Run) -> Run:
     """The run with its mode decided: the list that is given decides; none of them is `single`."""
+    run = _with_drafts(run)
     asked = [mode for key, mode in MODE_OF_LIST.items() if getattr(run, key) is not None]
     if run.diff.mode != "auto" or len(asked) > 1:
         return run
     mode = asked[0] if asked else "single"
     return run.model_copy(update={"diff": run.diff.model_copy(update={"mode": mode})})
+
+
+def _with_drafts(run: Run) -> Run:
+    """The largest K of a list sets `serve.num_drafts` to one less, unless that is given."""
+    widths = (*(run.verify or ()), *(run.verify_batch_ks or ()))
+    if not widths or run.serve.num_drafts is not None:
+        return run
+    serve = run.serve.model_copy(update={"num_drafts": max(widths) - 1})
+    return run.model_copy(update={"serve": serve})
 
 
 def modes_of(run: Run) -> tuple[str, ...]:
@@ -68,7 +90,7 @@ def problems(run: Run) -> Iterator[Problem]:
 
 def _one_list(run: Run) -> Iterator[Problem]:
     given = [key for key in MODE_OF_LIST if getattr(run, key) is not None]
-    if len(given) > 1:
+    if len(given) > 1 and run.diff.mode == "auto":
         yield Problem(
             given[1],
             f"{' and '.join(given)} ask for different modes; give one of them, or run twice",
@@ -82,22 +104,22 @@ def _mode_has_its_list(run: Run) -> Iterator[Problem]:
 
 
 def _widths_in_reach(run: Run) -> Iterator[Problem]:
-    limits = {"verify": MAX_WIDTH, "verify_batch_ks": MAX_BATCH_WIDTH}
-    for key, limit in limits.items():
+    limits = {"verify": (MAX_WIDTH, ""), "verify_batch_ks": (MAX_BATCH_WIDTH, " of a batch")}
+    for key, (limit, where) in limits.items():
         widths = getattr(run, key) or ()
         if widths and max(widths) > limit:
             yield Problem(
-                key, f"K={max(widths)} is beyond the {limit} rows that a sequence may verify here"
+                key, f"K={max(widths)} is beyond the {limit} rows that a sequence{where} may verify"
             )
 
 
 def _ragged(run: Run) -> Iterator[Problem]:
-    if not run.ragged:
+    if not run.ragged or run.verify_batch is None:
         return
     kinds = len(set(run.verify_batch_ks or ()))
     if kinds < 2:
         yield Problem("ragged", "mixes widths: give verify_batch_ks at least two different Ks")
-    elif min(run.verify_batch or (0,)) < kinds:
+    elif min(run.verify_batch) < kinds:
         yield Problem(
             "ragged",
             f"gives each of the {kinds} Ks a sequence: verify_batch must be at least {kinds}",
@@ -105,17 +127,20 @@ def _ragged(run: Run) -> Iterator[Problem]:
 
 
 def _chunks(run: Run) -> Iterator[Problem]:
-    if run.prefill and run.prefill_chunk and max(run.prefill_chunk) > max(run.prefill):
+    if run.prefill and run.prefill_chunk and max(run.prefill_chunk) >= max(run.prefill):
         yield Problem(
             "prefill_chunk",
-            f"{max(run.prefill_chunk)} is longer than the longest prompt of prefill, "
-            f"{max(run.prefill)}: nothing would be split",
+            f"{max(run.prefill_chunk)} splits nothing: the longest prompt of prefill has "
+            f"{max(run.prefill)} tokens",
         )
 
 
 def _swap(run: Run) -> Iterator[Problem]:
     if run.pipeline.diff and "swap" in modes_of(run) and run.steps < SHORTEST_SWAP:
-        yield Problem("steps", f"the mode swap needs at least {SHORTEST_SWAP} steps")
+        yield Problem(
+            "steps",
+            f"the mode swap saves a sequence half way: at least {SHORTEST_SWAP}, got {run.steps}",
+        )
 
 
 def _lists_of_another_mode(run: Run) -> Iterator[Problem]:
@@ -205,6 +230,20 @@ def _prompts(run: Run) -> Iterator[Problem]:
         )
 
 
+def _prompts_are_read(run: Run) -> Iterator[Problem]:
+    """Prompts that were asked for and that no mode of the run would decode."""
+    if not run.pipeline.diff or not set(modes_of(run)).isdisjoint(READS_PROMPTS):
+        return
+    given = {"prompt_lengths": run.prompt_lengths, "prompts": isinstance(run.prompts, str)}
+    for key, is_given in given.items():
+        if is_given:
+            yield Problem(
+                key,
+                f"is read by the modes {' and '.join(READS_PROMPTS)}; "
+                f"{run.diff.mode} makes prompts of its own",
+            )
+
+
 def _legacy_has_no_rules(run: Run) -> Iterator[Problem]:
     for name, variant in run.variants.items():
         if variant.forward == "legacy" and (variant.rules != "reference" or variant.levers):
@@ -216,12 +255,10 @@ def _legacy_has_no_rules(run: Run) -> Iterator[Problem]:
 
 
 def _no_graphs(run: Run) -> Iterator[Problem]:
+    """device=auto is looked at when it is known what that is."""
     for name, variant in run.variants.items():
-        if variant.graphs:
-            yield Problem(
-                f"variants.{name}.graphs",
-                "no device of this version captures launches; leave it at false",
-            )
+        if variant.graphs and run.device == "cpu":
+            yield Problem(f"variants.{name}.graphs", NO_GRAPHS)
 
 
 def _variant_names(run: Run) -> Iterator[Problem]:
@@ -272,6 +309,7 @@ RULES: tuple[Rule, ...] = (
     _rule,
     _read_by_the_diff,
     _prompts,
+    _prompts_are_read,
     _legacy_has_no_rules,
     _no_graphs,
     _variant_names,

@@ -49,8 +49,8 @@ class Model(Frozen):
         if data.get("config") is None and data.get("package") is None:
             return data
         name = Path(data["checkpoint"]).name
-        cleared = dict.fromkeys(("checkpoint_id", "config", "package"))
-        return data | cleared | {"name": name, "weights": "random"}
+        replaced = {"checkpoint_id": None, "config": None, "package": None, "weights": "random"}
+        return data | {"name": name} | replaced
 
 
 class Hardware(Frozen):
@@ -127,6 +127,13 @@ def count_or_file(value: object) -> object:
     raise ValueError("must be a whole number (at least 1) or the path of a .jsonl file")
 
 
+def yes_no_or_auto(value: object) -> object:
+    """One sentence for everything else."""
+    if isinstance(value, bool) or value == "auto":
+        return value
+    raise ValueError("must be true, false or auto")
+
+
 def count_or_auto(value: object) -> object:
     """A number of slots, `auto`, or none; one sentence for everything else."""
     if value in (None, "auto"):
@@ -158,7 +165,7 @@ class Run(Frozen):
     batch: Widths | None = Field(description="batch widths (mode batch)")
     fragment_slots: bool = Field(description="leave a gap in the middle of the batch's slots")
     verify: Widths | None = Field(description="verify widths K (mode verify)")
-    mtp: bool | Literal["auto"] = Field(
+    mtp: Annotated[bool | Literal["auto"], BeforeValidator(yes_no_or_auto)] = Field(
         description="with verify: run and compare the draft head too; auto: where there is one"
     )
     verify_batch: Widths | None = Field(description="sequences per batched verify")

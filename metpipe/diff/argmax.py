@@ -9,10 +9,16 @@ Shape suffixes: R rows, V vocabulary.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 __all__ = ["argmax", "argmax_rows"]
 
+MAGNITUDE, INFINITY = np.int16(0x7FFF), np.int16(0x7F80)
+"""Of bf16: all bits but the sign, and those of infinity; greater ones are NaN."""
+MINUS_INFINITY = np.int16(-0x7F81)
+"""What -inf is as a key."""
 EXACT_IN_FP32 = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -32,6 +38,8 @@ def argmax_rows(logits_RV: torch.Tensor) -> torch.Tensor:
     Raises ValueError on another shape, empty rows, or a dtype that FP32 does not hold exactly.
     """
     check(logits_RV)
+    if logits_RV.device.type == "cpu" and logits_RV.dtype == torch.bfloat16:
+        return torch.from_numpy(first_greatest(logits_RV.contiguous().view(torch.int16).numpy()))
     values_RV = logits_RV.float()
     values_RV = values_RV.masked_fill(values_RV.isnan(), -torch.inf)
     best_R1 = values_RV.amax(dim=1, keepdim=True)
@@ -39,6 +47,20 @@ def argmax_rows(logits_RV: torch.Tensor) -> torch.Tensor:
     vocab_size = values_RV.shape[1]
     index_V = torch.arange(vocab_size, device=values_RV.device)
     return torch.where(values_RV == best_R1, index_V, vocab_size).amin(dim=1)
+
+
+def first_greatest(bits_RV: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
+    """The same of bf16 bits on the host: NumPy's argmax takes the first of equal values.
+
+    A float's bits are sign and magnitude. Flipping a negative one's magnitude makes integers that
+    sort as the floats do; -0.0 is made +0.0 before, and NaN -inf, which never win.
+    """
+    magnitude_RV = bits_RV & MAGNITUDE
+    keys_RV = bits_RV ^ ((bits_RV >> 15) & MAGNITUDE)
+    keys_RV[magnitude_RV == 0] = 0
+    keys_RV[magnitude_RV > INFINITY] = MINUS_INFINITY
+    first_R: npt.NDArray[np.int64] = keys_RV.argmax(axis=1)
+    return first_R
 
 
 def check(logits_RV: torch.Tensor) -> None:

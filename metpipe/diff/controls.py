@@ -56,7 +56,7 @@ def judge_detection(
     if not PREFILL <= changed_step < comparison.steps:
         raise ValueError(f"changed step {changed_step} is not one of {comparison.steps} steps.")
     changed = _Changed(changed_step, changed_row, owner_of, recovers)
-    verdict, text = changed.judge(_Seen.of(comparison, baseline))
+    verdict, text = changed.judge(_Seen.of(comparison, baseline, (changed_step, changed_row)))
     where = "in the prompt" if changed_step == PREFILL else f"at step {changed_step}"
     return Control(
         name=name,
@@ -79,14 +79,15 @@ class _Seen:
     """states that differ at the end"""
 
     @classmethod
-    def of(cls, comparison: Comparison, baseline: Comparison | None) -> _Seen:
-        """What differs beyond what the forward's own unchanged run does."""
+    def of(cls, comparison: Comparison, baseline: Comparison | None, changed: Place) -> _Seen:
+        """What differs beyond what the forward's own unchanged run does; the changed row always."""
         rows, states = places(comparison), state_places(comparison)
         ends = frozenset(comparison.state_diff)
         if baseline is None:
             return cls(rows, states, ends)
         own_ends = frozenset(baseline.state_diff)
-        return cls(rows - places(baseline), states - state_places(baseline), ends - own_ends)
+        own = places(baseline) - {changed}
+        return cls(rows - own, states - state_places(baseline), ends - own_ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,7 @@ def judge_repeat_cell(cell: Cell) -> Control:
         first_mismatch=cell.step,
         verdict="ok" if cell else "not_repeatable",
         sentence=cell.sentence,
+        mode="invariance",
     )
 
 
@@ -163,4 +164,5 @@ def judge_changed_cell(cell: Cell, changed_step: int) -> Control:
         verdict=verdict,
         sentence=f"detection control, {cell.variant}, invariance, {cell.name} at step "
         f"{changed_step}: {found}",
+        mode="invariance",
     )

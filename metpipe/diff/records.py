@@ -57,6 +57,7 @@ class Control:
     first_mismatch: int | None
     verdict: ControlVerdict
     sentence: str
+    mode: str = "single"
 
     def __bool__(self) -> bool:
         return self.verdict == "ok"

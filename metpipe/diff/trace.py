@@ -32,6 +32,8 @@ class Trace:
     """Of each verify step, the drafts that each sequence accepted."""
     drafted: tuple[tuple[int, ...], ...] = ()
     """Ids that the draft head gave: before the first step, then after each."""
+    draft_ms: tuple[float, ...] = ()
+    """Time of the draft head behind each step, milliseconds; empty where it does not run."""
     slots: tuple[int, ...] = ()
     """The state slot of each sequence."""
     computed: int = 0

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from metpipe.errors import ConfigError
+
 __all__ = ["Allocation", "Allocator", "Tag"]
 
 Tag = str
@@ -44,7 +46,14 @@ class Allocator:
         """
         if tag not in TAGS:
             raise ValueError(f"allocation tag {tag!r} is not one of {', '.join(TAGS)}")
-        tensor = torch.empty(shape, dtype=dtype, device=self.device)
+        try:
+            tensor = torch.empty(shape, dtype=dtype, device=self.device)
+        except torch.OutOfMemoryError as error:
+            held = sum(item.num_bytes for item in self._live.values())
+            raise ConfigError(
+                f"out of memory on {self.device}: {tag} {owner} of shape {shape} beside {held} "
+                "bytes that this run holds; choose a smaller model, shorter or fewer sequences"
+            ) from error
         key = id(tensor)
         self._live[key] = Allocation(tag, owner, tensor.numel() * tensor.element_size(), self.rank)
         self._kept[key] = tensor

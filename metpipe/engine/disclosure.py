@@ -46,6 +46,10 @@ class Disclosure:
     """ids of the rules of the plans that ran"""
     coverage: tuple[Coverage, ...] = ()
     graphs: bool = False
+    captures: int = 0
+    """steps captured as graphs"""
+    replays: int = 0
+    """steps that were such a graph, replayed"""
     slots: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     """"mode rows" -> the state slots that its launches saw, each layout once"""
     steps: Mapping[str, int] = field(default_factory=dict)

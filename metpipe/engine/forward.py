@@ -9,13 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from metpipe.circuit import padded_rows
 from metpipe.engine.disclosure import Coverage, Disclosure, PlanFacts
+from metpipe.engine.graphs import capture
 from metpipe.engine.pools import Sequence
 from metpipe.engine.program import Launch
 from metpipe.engine.step_inputs import RowRun
@@ -84,6 +85,8 @@ class Forward:
     kind: str
     runner: Runner
     model: Model
+    graphs: bool = False
+    """whether a step is captured when it is bound, and replayed"""
     seconds: float = 0.0
     """wall time inside steps so far"""
     prefilled: int = 0
@@ -248,7 +251,10 @@ class Forward:
 
     def _bound_step(self, mode: str, rows: int) -> BoundStep:
         if (mode, rows) not in self._bound:
-            self._bound[mode, rows] = self.runner.bind(mode, rows)
+            bound = self.runner.bind(mode, rows)
+            if self.graphs:
+                bound = replace(bound, run=capture(bound.run))
+            self._bound[mode, rows] = bound
         return self._bound[mode, rows]
 
     def disclose(self) -> Disclosure:
@@ -275,6 +281,9 @@ class Forward:
             slots={f"{mode} {rows}": tuple(at) for (mode, rows), at in self._layouts.items()},
             steps={f"{mode} {rows}": count for (mode, rows), count in sorted(self._ran.items())},
             seconds=self.seconds,
+            graphs=self.graphs,
+            captures=len(self._bound) if self.graphs else 0,
+            replays=sum(self._ran.values()) if self.graphs else 0,
         )
 
     def close(self) -> None:

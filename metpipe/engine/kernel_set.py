@@ -23,11 +23,14 @@ from metpipe.engine.kernel_imports import check_imports
 from metpipe.engine.kernel_modules import forget_package, import_functions
 from metpipe.errors import ConfigError
 
-__all__ = ["BUILT_IN", "KernelSet", "load_kernel_set"]
+__all__ = ["BUILT_IN", "OVERLAY_PACKAGE", "SHIPPED", "KernelSet", "load_kernel_set"]
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN = "metpipe_kernels.cpu"
+SHIPPED = "metpipe_kernels"
+"""The package of the sets that are shipped; each is named as its folder."""
+BUILT_IN = f"{SHIPPED}.cpu"
+OVERLAY_PACKAGE = f"{SHIPPED}.overlay"
 TABLES = ("HARDWARE.toml", "FUSIONS.toml", "FAMILIES.toml", "INVARIANCE.toml")
 
 
@@ -79,28 +82,31 @@ _texts: dict[str, dict[str, str]] = {}
 """package -> full module name -> source, of the sets that are in sys.modules now"""
 
 
-def load_kernel_set(folder: Path, *, package: str) -> KernelSet:
+def load_kernel_set(folder: Path, *, package: str, on: str = BUILT_IN) -> KernelSet:
     """Import the kernel set in `folder` as `package`, new if a file changed since the last time.
 
-    A set other than the built-in one may import from the built-in one, which must be loaded first.
+    `on`: the package of a shipped set that this one may import from, and which must be loaded
+    first; its own, for a shipped one. A set that inherits has its HARDWARE.toml alone: the rest is
+    the other set's.
 
     Raises:
         ConfigError: a table is missing or breaks its schema; a module is not Python, imports what
             a set may not import, or raises when it is imported. The message names the file.
     """
-    folder = folder.resolve()
-    texts = {name: _read(folder / name) for name in TABLES}
-    hardware = parse_hardware(texts["HARDWARE.toml"], str(folder / "HARDWARE.toml"))
+    about = folder.resolve() / "HARDWARE.toml"
+    hardware = parse_hardware(_read(about), str(about))
+    folder = about.parent if hardware.inherits is None else about.parent.parent / hardware.inherits
+    texts = {name: _read(folder / name) for name in TABLES} | {about.name: _read(about)}
     _check_promises(texts["INVARIANCE.toml"], str(folder / "INVARIANCE.toml"))
     files = _source_files(folder, package)
     sources = {module: _read(path) for module, path in files.items()}
-    below = {} if package == BUILT_IN else _texts.get(BUILT_IN, {})
+    below = {} if package == on else _texts.get(on, {})
     digest, code = _digest({**texts, **sources}), _digest({**below, **sources})
     known_code, known = _loaded.get(package, (None, None))
     if known is not None and (known.folder, known.digest, known_code) == (folder, digest, code):
         return known
     for module, path in files.items():
-        check_imports(sources[module], module, path, own=package, built_in=BUILT_IN)
+        check_imports(sources[module], module, path, own=package, built_in=on)
     cache_dir = _use_cache(code)
     _loaded.pop(package, None)
     _texts.pop(package, None)

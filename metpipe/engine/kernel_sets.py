@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from metpipe.circuit import Kernel, Rule, RuleSet, parse_fusions
-from metpipe.engine.kernel_set import BUILT_IN, KernelSet, load_kernel_set
+from metpipe.engine.gpu import find_gpu
+from metpipe.engine.kernel_set import (
+    OVERLAY_PACKAGE,
+    SHIPPED,
+    KernelSet,
+    load_kernel_set,
+)
+from metpipe.engine.set_choice import SetChoice, choose_set
 from metpipe.errors import ConfigError
 from metpipe.resources import kernels_dir
 
@@ -17,7 +26,6 @@ __all__ = ["OVERLAY", "KernelSets", "open_kernel_sets"]
 
 OVERLAY = "overlay/"
 """Before the name of a kernel that the user's folder brought."""
-OVERLAY_PACKAGE = "metpipe_kernels.overlay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,13 @@ class KernelSets:
     rules: RuleSet
     overlay: KernelSet | None = None
     overlay_rules: RuleSet | None = None
+    proven: bool = True
+    """whether the built-in set is for this very class of hardware"""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the built-in set computes."""
+        return torch.device(self.builtin.hardware.kind)
 
     @property
     def digests(self) -> dict[str, str]:
@@ -57,26 +72,31 @@ class KernelSets:
         return self.builtin.kernel_digest(kernel)
 
 
-def open_kernel_sets(device: str, overlay: str | None) -> KernelSets:
+def open_kernel_sets(device: str, overlay: str | None, *, strict: bool = False) -> KernelSets:
     """Load the set that executes on `device`, and the folder laid over it.
+
+    auto: this machine's GPU if there is one, else the CPU. `strict`: a GPU that no set is proven on
+    is refused, not run with the nearest set.
 
     Raises:
         ConfigError: a set or its rules cannot be read; `device` has no kernel set here.
     """
-    if device not in ("auto", "cpu"):
-        raise ConfigError(
-            f"device={device}: no kernel set of this version executes there; use device=cpu, and "
-            "hardware=ID to plan memory for another device"
-        )
-    builtin = load_kernel_set(kernels_dir() / "cpu", package=BUILT_IN)
+    chosen = choose_set(device, find_gpu() if device != "cpu" else None, strict=strict)
+    builtin = _built_in(chosen)
     rules = _rules_of(builtin)
     if overlay is None:
-        return KernelSets(builtin, rules)
+        return KernelSets(builtin, rules, proven=chosen.proven)
     folder = Path(overlay).expanduser()
-    theirs = load_kernel_set(folder, package=OVERLAY_PACKAGE)
+    theirs = load_kernel_set(folder, package=OVERLAY_PACKAGE, on=builtin.package)
     _refuse_changed_process(builtin, theirs)
     _refuse_other_hardware(theirs, builtin)
-    return KernelSets(builtin, rules, theirs, _of_overlay(_rules_of(theirs), theirs, builtin))
+    laid_over = _of_overlay(_rules_of(theirs), theirs, builtin)
+    return KernelSets(builtin, rules, theirs, laid_over, proven=chosen.proven)
+
+
+def _built_in(chosen: SetChoice) -> KernelSet:
+    package = f"{SHIPPED}.{chosen.folder}"
+    return load_kernel_set(kernels_dir() / chosen.folder, package=package, on=package)
 
 
 def _refuse_changed_process(builtin: KernelSet, theirs: KernelSet) -> None:

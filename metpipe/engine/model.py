@@ -6,6 +6,7 @@ Shapes: S sequences, D hidden, R rows of logits, V vocabulary.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,11 +20,14 @@ from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.pools import Sequence, SequencePool
 from metpipe.engine.rope_tables import RopeSpec, rope_spec, rope_tables
 from metpipe.engine.selection import ForwardSelect
-from metpipe.engine.state_digests import StateDigests, hex_of
+from metpipe.engine.state_digests import StateDigests
 from metpipe.engine.step_inputs import StepInputs
 from metpipe.engine.weights import Weights
 
 __all__ = ["Model"]
+
+POISONED_KEY = 64.0
+"""Far beyond any key, exact in bf16."""
 
 
 @dataclass(slots=True)
@@ -44,7 +48,13 @@ class Model:
     step: StepInputs
     sizes: PoolSizes
     allocator: Allocator
+    digests: StateDigests = field(init=False)
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.digests = StateDigests.of_model(
+            self.circuit, self.states, self.sets.builtin.functions, self.sizes.block_size
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -64,6 +74,20 @@ class Model:
             if self.circuit.states[name].kind == "recurrent":
                 pool[slot].zero_()
 
+    def poison(self) -> None:
+        """Write over all state, so that no right bytes of an earlier run are there to be read.
+
+        NaN, which a weight of zero does not hide; a number for keys, whose NaN a masked maximum
+        may drop. Opening a sequence zeroes its slot again. No sequence may be open.
+        """
+        for name, pool in self.states.items():
+            is_key = self.circuit.states[name].local.endswith(".k")
+            pool.fill_(POISONED_KEY if is_key else math.nan)
+        for pool in self.snapshots.values():
+            pool.fill_(math.nan)
+        if self.drafter_hidden_SD is not None:
+            self.drafter_hidden_SD.fill_(math.nan)
+
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's blocks and slot back."""
         self.pool.close(sequence)
@@ -78,6 +102,7 @@ class Model:
             kind=select.forward,
             runner=runner,
             model=self,
+            graphs=select.graphs,
         )
 
     def rope_of(self, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,12 +123,6 @@ class Model:
             self._rope[spec] = (pair[0], pair[1])
         return self._rope[spec]
 
-    @property
-    def digests(self) -> StateDigests:
-        """What digests the pools."""
-        functions = self.sets.builtin.functions
-        return StateDigests(self.circuit, self.states, functions, self.sizes.block_size)
-
     def state_digests(self, sequence: Sequence) -> dict[str, str]:
         """State -> 128-bit hex over what the sequence has committed."""
         return self.digests.of(sequence)
@@ -118,4 +137,5 @@ class Model:
 
     def hash_bytes(self, content: torch.Tensor) -> str:
         """128-bit hex of a tensor's bytes, by the kernel set's own hash."""
-        return hex_of(self.sets.builtin.functions["hash.hash128"](content))
+        there = content.to(self.allocator.device).contiguous()
+        return f"{self.sets.builtin.functions['hash.hash128'](there):032x}"

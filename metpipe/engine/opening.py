@@ -82,15 +82,17 @@ def open_model(
         ConfigError: a tensor is missing or misshapen, or this machine has too little memory.
     """
     _refuse_unexecuted(circuit, checkpoint.source)
-    sets.builtin.functions["environment.check_environment"]()
+    _check_environment(sets)
     shapes = weight_shapes(circuit, checkpoint.tensors)
     _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
     needed = required_memory(shapes) + pool_bytes(circuit, pool_shapes(circuit, sizes))
-    check_memory(needed, what=f"weights and KV pools of {checkpoint.name}")
+    needed += _scratch_bytes(circuit, sets, sizes)
+    check_memory(needed, sets.device, what=f"weights and KV pools of {checkpoint.name}")
     needed += _bytes_of_max_seq_len(circuit, sizes)
     said = f"serve.max_seq_len={sizes.max_seq_len}: block table, rope tables, weights and KV pools"
-    check_memory(needed, what=said)
-    allocator = Allocator(torch.device("cpu"))
+    check_memory(needed, sets.device, what=said)
+    allocator = Allocator(sets.device)
+    _reserve_scratch(circuit, sets, sizes, allocator)
     return Model(
         name=checkpoint.name,
         config=checkpoint.config,
@@ -105,6 +107,41 @@ def open_model(
         sizes=sizes,
         allocator=allocator,
     )
+
+
+def _check_environment(sets: KernelSets) -> None:
+    """What the set asks of the process, before anything is loaded."""
+    try:
+        sets.builtin.functions["environment.check_environment"]()
+    except RuntimeError as error:
+        raise ConfigError(f"{sets.builtin.folder}: {error}") from error
+
+
+def _scratch_bytes(circuit: Circuit, sets: KernelSets, sizes: PoolSizes) -> int:
+    """Scratch memory of the set's attention, beside its counters; 0 where it has none."""
+    needed = sets.builtin.functions.get("attention.scratch_bytes")
+    if needed is None:
+        return 0
+    dims = circuit.dims
+    found: int = needed(
+        q_heads=dims["q_heads"],
+        kv_heads=dims["kv_heads"],
+        head_dim=dims["head_dim"],
+        max_seq_len=sizes.max_seq_len,
+    )
+    return found
+
+
+def _reserve_scratch(
+    circuit: Circuit, sets: KernelSets, sizes: PoolSizes, allocator: Allocator
+) -> None:
+    """Take the set's scratch memory before anything is bound to it."""
+
+    def take(num_bytes: int) -> torch.Tensor:
+        return allocator.take("workspace", "parts", (num_bytes,), torch.uint8)
+
+    if needed := _scratch_bytes(circuit, sets, sizes):
+        sets.builtin.functions["workspace.reserve"](needed, take)
 
 
 def _refuse_unexecuted(circuit: Circuit, source: str) -> None:

@@ -86,6 +86,8 @@ def _bind(
         launch = kernels[kernel.name](**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{said} refused the arguments of its args table: {error}") from error
+    except RuntimeError as error:
+        raise ConfigError(f"{said}: {error}") from error
     if not callable(launch):
         raise ConfigError(f"{said} returned {launch!r}, which is no launch; return bind(...)")
     return launch

@@ -18,3 +18,5 @@ class ForwardSelect:
     select: Select
     levers: frozenset[str] = frozenset()
     overlay: bool = False
+    graphs: bool = False
+    """launches captured once a (mode, rows), and replayed"""

@@ -30,9 +30,9 @@ class Only:
 
 HEAD_ONLY = Only((0, None), "run the diff on the head")
 ONE_DEVICE = Only((1, None), "the engine executes one rank on one device")
-NO_HEAD = "this version executes models without a draft head"
-NO_DRAFTS = Only((False, None), NO_HEAD)
-NO_STATE = "no model of this version keeps recurrent state"
+BY_THE_DIFF = "drafts run where the diff asks for them, by verify=[K] mtp=true"
+NO_DRAFTS = Only((False, None), BY_THE_DIFF, planned=True)
+NO_DRAFTER = "the engine has no drafter beside the model's own head"
 
 FLAGS: Mapping[str, str | Only] = {
     "rank": HEAD_ONLY,
@@ -44,14 +44,20 @@ FLAGS: Mapping[str, str | Only] = {
     "lm_head_dtype": Only(("default", "bf16", None), "the kernel sets run a bf16 head"),
     "weight_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 weights"),
     "expert_quantization": Only(("declared", "bf16", None), "the kernel sets run bf16 experts"),
-    "mtp_quantization": Only(("declared", "bf16", None), NO_HEAD, planned=True),
+    "mtp_quantization": Only(
+        ("declared", "bf16", None), "the kernel sets run a bf16 draft head", planned=True
+    ),
     "speculative": NO_DRAFTS,
-    "dflash": NO_DRAFTS,
-    "dflash_gamma": Only((None,), NO_HEAD, planned=True),
+    "dflash": Only((False, None), NO_DRAFTER),
+    "dflash_gamma": Only((None,), NO_DRAFTER, planned=True),
     "num_drafts": PLANNED,
     "mtp_max_seqs": PLANNED,
-    "ssm_h_dtype": Only(("f32", None), NO_STATE, planned=True),
-    "ssm_rollback_mode": Only(("snapshot", None), NO_STATE, planned=True),
+    "ssm_h_dtype": Only(
+        ("f32", None), "the kernel sets keep the recurrent state in f32", planned=True
+    ),
+    "ssm_rollback_mode": Only(
+        ("snapshot", None), "the engine keeps a state after each row", planned=True
+    ),
     "ssm_cache_slots": PLANNED,
     "ssm_decode_ring_slots": PLANNED,
     "enable_prefix_caching": Only((False, None), "the engine computes every prefill"),

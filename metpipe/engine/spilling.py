@@ -23,11 +23,11 @@ HEADER = struct.Struct("<QQ")
 
 
 def save(model: Model, sequence: Sequence) -> torch.Tensor:
-    """The record, uint8 [bytes]."""
+    """The record, uint8 [bytes] in the host's memory."""
     header = HEADER.pack(sequence.length, sequence.draft_length)
     parts = [torch.frombuffer(bytearray(header), dtype=torch.uint8)]
     for pool, rows in _places(model, sequence):
-        parts.append(pool[rows].reshape(-1).view(torch.uint8))
+        parts.append(pool[rows].reshape(-1).view(torch.uint8).cpu())
     return torch.cat(parts)
 
 
@@ -45,7 +45,7 @@ def restore(model: Model, sequence: Sequence, record_B: torch.Tensor) -> None:
         if at + count > len(record_B):
             raise ValueError(f"a record of {len(record_B)} bytes ends before its state does")
         content = record_B[at : at + count].clone().view(pool.dtype)
-        pool[rows] = content.view(len(rows), pool.shape[1])
+        pool[rows] = content.view(len(rows), pool.shape[1]).to(pool.device)
         at += count
     if at != len(record_B):
         raise ValueError(f"a record of {len(record_B)} bytes, of which {at} are state")

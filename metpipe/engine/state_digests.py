@@ -1,6 +1,8 @@
 """Digests of what sequences own in the state pools, and of what nobody owns.
 
-Shapes: S sequences, M tokens written by a step over all of them, P paged pools, Q recurrent pools.
+A pool's unit is a token's row of a paged pool, or a slot of a recurrent one. All spans of a digest
+are hashed in one call of the kernel set's own hash, then their hashes are hashed.
+Shapes: S sequences, N spans.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,31 +19,95 @@ import torch
 from metpipe.circuit import Circuit
 from metpipe.engine.pools import Sequence
 
-__all__ = ["StateDigests", "hex_of"]
+__all__ = ["HashSpans", "StateDigests"]
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
+HASH_BYTES = 16
+
+
+class HashSpans(Protocol):
+    """Hashes spans of memory: uint64 [N, 2]."""
+
+    def __call__(self, *, addresses: I64, sizes: I64, key: int = 0) -> U64:
+        """`addresses` and `sizes` in bytes, int64 [N]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    """Pools of one kind: where they start, and the bytes of a unit."""
+
+    names: tuple[str, ...]
+    base: I64
+    unit: I64
+
+    @classmethod
+    def of(cls, pools: Mapping[str, torch.Tensor]) -> _Pools:
+        sizes = [pool.shape[1] * pool.element_size() for pool in pools.values()]
+        return cls(
+            tuple(pools),
+            np.array([pool.data_ptr() for pool in pools.values()], dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
+        )
+
+    def spans(self, first: I64, count: I64) -> tuple[I64, I64]:
+        """For each pool, runs of `count` units from unit `first` on: addresses, sizes, flat."""
+        at = self.base[:, None] + self.unit[:, None] * first[None, :]
+        return at.ravel(), (self.unit[:, None] * count[None, :]).ravel()
 
 
 @dataclass(frozen=True, slots=True)
 class StateDigests:
-    """The digests of one model's pools, by the kernel set's own hash."""
+    """The digests of one model's pools."""
 
-    circuit: Circuit
-    states: Mapping[str, torch.Tensor]
-    functions: Mapping[str, Callable[..., Any]]
+    paged: _Pools
+    drafted: _Pools
+    """paged pools of the draft head"""
+    recurrent: _Pools
+    hash_spans: HashSpans
     block_size: int
+    device: torch.device
+    """where the pools lie, and so whatever is hashed"""
+
+    @classmethod
+    def of_model(
+        cls,
+        circuit: Circuit,
+        states: Mapping[str, torch.Tensor],
+        functions: Mapping[str, Callable[..., Any]],
+        block_size: int,
+    ) -> StateDigests:
+        """For these pools; `functions` are the kernel set's."""
+
+        def those(kind: str, section: str) -> _Pools:
+            return _Pools.of(
+                {
+                    name: pool
+                    for name, pool in states.items()
+                    if (circuit.states[name].kind, circuit.states[name].section) == (kind, section)
+                }
+            )
+
+        return cls(
+            those("paged_kv", "main"),
+            those("paged_kv", "draft"),
+            those("recurrent", "main"),
+            functions["hash.hash128_spans"],
+            block_size,
+            next(iter(states.values())).device,
+        )
 
     def of(self, sequence: Sequence) -> dict[str, str]:
         """State -> 128-bit hex over the positions that the sequence has committed, or its slot."""
         found = {}
-        for name in self.states:
-            if self._is_recurrent(name):
-                found[name] = hex_of(self._slots(name, [sequence.slot]))
-            else:
-                draft = self.circuit.states[name].section == "draft"
-                length = sequence.draft_length if draft else sequence.length
-                found[name] = self._blocks(name, sequence.blocks, length)
+        for pools, length in (
+            (self.paged, sequence.length),
+            (self.drafted, sequence.draft_length),
+        ):
+            first, count = self._block_runs(sequence, length)
+            found.update(self._by_pool(pools, first, count))
+        one = np.ones(1, dtype=np.int64)
+        found.update(self._by_pool(self.recurrent, one * sequence.slot, one))
         return found
 
     def unowned(
@@ -49,15 +115,14 @@ class StateDigests:
     ) -> dict[str, str]:
         """State -> 128-bit hex over every block and slot that no owner holds and no dummy is."""
         owners = tuple(owners)
-        held = {block for owner in owners for block in owner.blocks}
-        blocks = [block for block in range(num_blocks - 1) if block not in held]
-        slots = sorted(set(range(num_slots)) - {owner.slot for owner in owners})
-        return {
-            name: hex_of(self._slots(name, slots))
-            if self._is_recurrent(name)
-            else self._blocks(name, blocks, len(blocks) * self.block_size)
-            for name in self.states
-        }
+        held = [block for owner in owners for block in owner.blocks]
+        first, count = runs_without(held, num_blocks - 1)
+        found = {}
+        for pools in (self.paged, self.drafted):
+            found.update(self._by_pool(pools, first * self.block_size, count * self.block_size))
+        slots = runs_without([owner.slot for owner in owners], num_slots)
+        found.update(self._by_pool(self.recurrent, *slots))
+        return found
 
     def written(self, sequences: Items[Sequence], counts: Items[int]) -> tuple[str, ...]:
         """Per sequence, 256-bit hex over its last `counts` tokens' keys and values and its slot.
@@ -65,59 +130,66 @@ class StateDigests:
         What a step owns and may write: the main model's paged rows of the step's tokens, and the
         whole recurrent state.
         """
+        rows = self._token_rows(sequences, counts)
         slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
-        kv = self._of_tokens(self._pool_rows(sequences, counts), counts)
-        recurrent = self._of_slots(slots)
-        return tuple(
-            f"{low[1]:016x}{low[0]:016x}{high[1]:016x}{high[0]:016x}"
-            for low, high in zip(kv.tolist(), recurrent.tolist(), strict=True)
+        num_rows, num_slots = len(rows), len(slots)
+        paged = self.paged.spans(rows, np.ones(num_rows, dtype=np.int64))
+        recurrent = self.recurrent.spans(slots, np.ones(num_slots, dtype=np.int64))
+        hashes = self.hash_spans(
+            addresses=np.concatenate((paged[0], recurrent[0])),
+            sizes=np.concatenate((paged[1], recurrent[1])),
         )
+        split = len(paged[0])
+        by_row = hashes[:split].reshape(-1, num_rows, 2).swapaxes(0, 1)
+        by_slot = hashes[split:].reshape(-1, num_slots, 2).swapaxes(0, 1)
+        return self._joined(by_row, by_slot, counts)
+
+    def _joined(self, by_row: U64, by_slot: U64, counts: Items[int]) -> tuple[str, ...]:
+        """Per sequence, the hash of its rows' hashes, then of its slot's."""
+        row_bytes, slot_bytes = (h.shape[1] * HASH_BYTES for h in (by_row, by_slot))
+        sizes = np.asarray(counts, dtype=np.int64)
+        first = np.cumsum(sizes) - sizes
+        order = np.arange(len(sizes), dtype=np.int64)
+        folded = self._fold(
+            np.concatenate((by_row.ravel(), by_slot.ravel())),
+            np.concatenate((first * row_bytes, by_row.nbytes + order * slot_bytes)),
+            np.concatenate((sizes * row_bytes, np.full_like(sizes, slot_bytes))),
+        )
+        hexes = hexes_of(folded)
+        return tuple(a + b for a, b in zip(hexes, hexes[len(sizes) :], strict=False))
 
     def of_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
         """128-bit hex of each row's bytes."""
-        content_RV = content_RV.contiguous()
+        content_RV = content_RV.to(self.device).contiguous()
         size = content_RV.shape[1] * content_RV.element_size()
         at = content_RV.data_ptr() + size * np.arange(len(content_RV), dtype=np.int64)
-        found = self.functions["hash.hash128_spans"](
-            addresses=at, sizes=np.full(len(at), size, dtype=np.int64), key=key
-        )
-        return tuple(f"{high:016x}{low:016x}" for low, high in found.tolist())
+        return hexes_of(self.hash_spans(addresses=at, sizes=np.full_like(at, size), key=key))
 
-    def _of_tokens(self, rows_M: I64, counts: Items[int]) -> U64:
-        """[S, 2]: each sequence's written rows of all paged pools."""
-        pools = [self.states[name] for name in self._main(paged=True)]
-        per_row = self._spans(pools, rows_M)
-        ends = np.cumsum(counts)
-        return self._folded(per_row, ends - np.asarray(counts), np.asarray(counts))
+    def _by_pool(self, pools: _Pools, first: I64, count: I64) -> dict[str, str]:
+        """Pool -> the hash of the hashes of its runs of units, in their order."""
+        if not pools.names:
+            return {}
+        addresses, sizes = pools.spans(first, count)
+        hashes = self.hash_spans(addresses=addresses, sizes=sizes)
+        each = len(first) * HASH_BYTES
+        at = each * np.arange(len(pools.names), dtype=np.int64)
+        folded = self._fold(hashes.ravel(), at, np.full_like(at, each))
+        return dict(zip(pools.names, hexes_of(folded), strict=True))
 
-    def _of_slots(self, slots_S: I64) -> U64:
-        """[S, 2]: each sequence's slot of all recurrent pools."""
-        pools = [self.states[name] for name in self._main(paged=False)]
-        per_slot = self._spans(pools, slots_S)
-        ones = np.ones(len(slots_S), dtype=np.int64)
-        return self._folded(per_slot, np.arange(len(slots_S), dtype=np.int64), ones)
+    def _fold(self, hashes: U64, first: I64, sizes: I64) -> U64:
+        """The hashes of spans of hashes: `first` and `sizes` in bytes."""
+        there = torch.from_numpy(hashes.view(np.int64)).to(self.device)
+        return self.hash_spans(addresses=there.data_ptr() + first, sizes=sizes)
 
-    def _spans(self, pools: Items[torch.Tensor], rows: I64) -> U64:
-        """[rows, pools, 2]: the hash of each row of each pool."""
-        if not pools:
-            return np.zeros((len(rows), 0, 2), dtype=np.uint64)
-        base = np.array([pool.data_ptr() for pool in pools], dtype=np.int64)
-        size = np.array([pool.shape[1] * pool.element_size() for pool in pools], dtype=np.int64)
-        at = (base[None, :] + rows[:, None] * size[None, :]).ravel()
-        found = self._hash_spans(at, np.tile(size, len(rows)))
-        return found.reshape(len(rows), len(pools), 2)
+    def _block_runs(self, sequence: Sequence, length: int) -> tuple[I64, I64]:
+        """The first row of each block that holds a committed token, and how many it holds."""
+        full, rest = divmod(length, self.block_size)
+        blocks = sequence.blocks[: full + bool(rest)]
+        count = [self.block_size] * full + [rest] * bool(rest)
+        first = np.array(blocks, dtype=np.int64) * self.block_size
+        return first, np.array(count, dtype=np.int64)
 
-    def _folded(self, hashes: U64, first: I64, count: I64) -> U64:
-        """[S, 2]: the hash of `count` consecutive rows of hashes from `first` on."""
-        row_bytes = hashes.shape[1] * 16
-        kept = np.ascontiguousarray(hashes)
-        return self._hash_spans(kept.ctypes.data + first * row_bytes, count * row_bytes)
-
-    def _hash_spans(self, addresses: I64, sizes: I64) -> U64:
-        found: U64 = self.functions["hash.hash128_spans"](addresses=addresses, sizes=sizes)
-        return found
-
-    def _pool_rows(self, sequences: Items[Sequence], counts: Items[int]) -> I64:
+    def _token_rows(self, sequences: Items[Sequence], counts: Items[int]) -> I64:
         """Pool row of each written token, sequence by sequence."""
         size = self.block_size
         return np.array(
@@ -129,32 +201,16 @@ class StateDigests:
             dtype=np.int64,
         )
 
-    def _main(self, *, paged: bool) -> list[str]:
-        return [
-            name
-            for name in self.states
-            if self.circuit.states[name].section == "main" and self._is_recurrent(name) != paged
-        ]
 
-    def _is_recurrent(self, name: str) -> bool:
-        return self.circuit.states[name].kind == "recurrent"
-
-    def _blocks(self, name: str, blocks: list[int], num_tokens: int) -> str:
-        """Hash the first `num_tokens` positions of these blocks."""
-        digest = self.functions["hash.hash128_rows"](
-            pool=self.states[name],
-            block_table=torch.tensor(blocks, dtype=torch.int32),
-            count=num_tokens,
-            block_size=self.block_size,
-        )
-        return hex_of(digest)
-
-    def _slots(self, name: str, slots: Items[int]) -> int:
-        """One hash over these slots' states, in this order."""
-        found: int = self.functions["hash.hash128"](self.states[name][list(slots)])
-        return found
+def runs_without(held: Iterable[int], size: int) -> tuple[I64, I64]:
+    """The runs of units below `size` that are not held: first unit, and count, of each."""
+    free = np.ones(size + 2, dtype=np.int8)
+    free[0] = free[-1] = 0
+    free[1 + np.array(list(held), dtype=np.int64)] = 0
+    edges = np.flatnonzero(np.diff(free)).astype(np.int64)
+    return edges[::2], edges[1::2] - edges[::2]
 
 
-def hex_of(digest: int) -> str:
-    """A 128-bit digest as 32 hex digits."""
-    return f"{digest:032x}"
+def hexes_of(hashes: U64) -> tuple[str, ...]:
+    """Each (low, high) as 32 hex digits."""
+    return tuple(f"{high:016x}{low:016x}" for low, high in hashes.tolist())

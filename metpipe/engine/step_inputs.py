@@ -19,6 +19,9 @@ __all__ = ["RowRun", "StepInputs", "step_bytes", "table_columns"]
 
 I32 = npt.NDArray[np.int32]
 I32_BYTES = 4
+SINGLES = 4
+"""Inputs of one number a row, in front of the block tables."""
+STAGINGS = 4
 NONE = -1
 """A padding row's token, and the snapshot row of a row that is not kept."""
 
@@ -30,7 +33,7 @@ def table_columns(max_seq_len: int, block_size: int) -> int:
 
 def step_bytes(max_rows: int, columns: int) -> int:
     """Bytes of the buffers that `StepInputs.allocate` takes."""
-    return I32_BYTES * max_rows * (4 + columns)
+    return I32_BYTES * max_rows * (SINGLES + columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,74 +48,126 @@ class RowRun:
 
 
 @dataclass(slots=True)
-class StepInputs:
-    """Token ids, positions, slots, snapshot rows (i32 [R]) and block tables (i32 [R, B])."""
+class _Staging:
+    """The host's side of the buffers: where a step's inputs are written before they are copied."""
 
-    token_ids_R: torch.Tensor
-    positions_R: torch.Tensor
-    slots_R: torch.Tensor
-    snapshots_R: torch.Tensor
-    block_table_RB: torch.Tensor
+    whole: torch.Tensor
+    ids: I32
+    positions: I32
+    slots: I32
+    snapshots: I32
+    table: I32
+    copied: torch.cuda.Event | None = None
+    """recorded behind the copy to the device; None where host and device are one"""
+
+    @classmethod
+    def over(cls, whole: torch.Tensor, max_rows: int, copied: torch.cuda.Event | None) -> _Staging:
+        """The parts of a host tensor laid out as the device's."""
+        flat = whole.numpy()
+        ids, positions, slots, snapshots = flat[: SINGLES * max_rows].reshape(SINGLES, max_rows)
+        table = flat[SINGLES * max_rows :].reshape(max_rows, -1)
+        return cls(whole, ids, positions, slots, snapshots, table, copied)
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """Token ids, positions, slots, snapshot rows (i32 [R]) and block tables (i32 [R, B]).
+
+    One tensor holds all of them, the tables last, so that a step's inputs are one copy to a GPU:
+    from pinned memory, without waiting. Several stagings take turns, since a copy may still be
+    under way when the next step is filled.
+    """
+
+    whole: torch.Tensor
+    max_rows: int
+    """rows of the widest step these buffers serve"""
     dummy_block: int
     dummy_slot: int
-    _ids: I32 = field(init=False)
-    _positions: I32 = field(init=False)
-    _slots: I32 = field(init=False)
-    _snapshots: I32 = field(init=False)
-    _table: I32 = field(init=False)
+    _stagings: tuple[_Staging, ...] = field(init=False)
+    _turn: int = 0
 
     def __post_init__(self) -> None:
-        self._ids = self.token_ids_R.numpy()
-        self._positions = self.positions_R.numpy()
-        self._slots = self.slots_R.numpy()
-        self._snapshots = self.snapshots_R.numpy()
-        self._table = self.block_table_RB.numpy()
+        if self.whole.is_cpu:
+            self._stagings = (_Staging.over(self.whole, self.max_rows, None),)
+            return
+        self._stagings = tuple(
+            _Staging.over(
+                torch.zeros(self.whole.shape, dtype=torch.int32, pin_memory=True),
+                self.max_rows,
+                torch.cuda.Event(),  # type: ignore[no-untyped-call]
+            )
+            for _ in range(STAGINGS)
+        )
 
     @classmethod
     def allocate(
         cls, allocator: Allocator, max_rows: int, columns: int, dummy_block: int, dummy_slot: int
     ) -> StepInputs:
         """Buffers for steps of at most `max_rows` rows."""
-        take = allocator.take
-        return cls(
-            take("step", "token_ids", (max_rows,), torch.int32),
-            take("step", "positions", (max_rows,), torch.int32),
-            take("step", "slots", (max_rows,), torch.int32),
-            take("step", "snapshots", (max_rows,), torch.int32),
-            take("step", "block_table", (max_rows, columns), torch.int32),
-            dummy_block,
-            dummy_slot,
-        )
+        shape = (max_rows * (SINGLES + columns),)
+        whole = allocator.take("step", "inputs", shape, torch.int32)
+        return cls(whole, max_rows, dummy_block, dummy_slot)
 
     @property
-    def max_rows(self) -> int:
-        """Rows of the widest step these buffers serve."""
-        return self.token_ids_R.shape[0]
+    def token_ids_R(self) -> torch.Tensor:
+        """The token of each row; -1 for padding."""
+        return self._single(0)
+
+    @property
+    def positions_R(self) -> torch.Tensor:
+        """The place of each row's token in its sequence."""
+        return self._single(1)
+
+    @property
+    def slots_R(self) -> torch.Tensor:
+        """The state slot of each row's sequence."""
+        return self._single(2)
+
+    @property
+    def snapshots_R(self) -> torch.Tensor:
+        """Where the states after each row are kept; -1: nowhere."""
+        return self._single(3)
+
+    @property
+    def block_table_RB(self) -> torch.Tensor:
+        """The KV blocks of each row's sequence."""
+        return self.whole[SINGLES * self.max_rows :].view(self.max_rows, -1)
+
+    def _single(self, index: int) -> torch.Tensor:
+        return self.whole[index * self.max_rows : (index + 1) * self.max_rows]
 
     def fill(self, runs: Items[RowRun], rows: int) -> None:
         """The runs' rows one after another, then padding up to `rows`.
 
         A padding row has no token (its embedding is zero), and the dummy slot and block.
         """
+        staging = self._stagings[self._turn]
+        self._turn = (self._turn + 1) % len(self._stagings)
+        if staging.copied is not None:
+            staging.copied.synchronize()  # several steps ago: it has long been copied
         at = 0
         for run in runs:
-            at = self._fill_run(run, at)
-        self._ids[at:rows] = NONE
-        self._positions[at:rows] = 0
-        self._slots[at:rows] = self.dummy_slot
-        self._snapshots[at:rows] = NONE
-        self._table[at:rows] = self.dummy_block
+            at = self._fill_run(staging, run, at)
+        staging.ids[at:rows] = NONE
+        staging.positions[at:rows] = 0
+        staging.slots[at:rows] = self.dummy_slot
+        staging.snapshots[at:rows] = NONE
+        staging.table[at:rows] = self.dummy_block
+        if staging.copied is not None:
+            used = SINGLES * self.max_rows + rows * staging.table.shape[1]
+            self.whole[:used].copy_(staging.whole[:used], non_blocking=True)
+            staging.copied.record()
 
-    def _fill_run(self, run: RowRun, at: int) -> int:
+    def _fill_run(self, staging: _Staging, run: RowRun, at: int) -> int:
         count = len(run.tokens)
         part = slice(at, at + count)
-        self._ids[part] = run.tokens
-        self._positions[part] = np.arange(run.position, run.position + count, dtype=np.int32)
-        self._slots[part] = run.sequence.slot
-        self._table[part] = self.dummy_block
-        self._table[part, : len(run.sequence.blocks)] = run.sequence.blocks
-        self._snapshots[part] = NONE
+        staging.ids[part] = run.tokens
+        staging.positions[part] = np.arange(run.position, run.position + count, dtype=np.int32)
+        staging.slots[part] = run.sequence.slot
+        staging.table[part] = self.dummy_block
+        staging.table[part, : len(run.sequence.blocks)] = run.sequence.blocks
+        staging.snapshots[part] = NONE
         if run.first_snapshot is not None:
             kept = np.arange(run.first_snapshot, run.first_snapshot + count - 1, dtype=np.int32)
-            self._snapshots[at : at + count - 1] = kept
+            staging.snapshots[at : at + count - 1] = kept
         return at + count

@@ -9,7 +9,15 @@ from typing import Literal
 
 from metpipe.errors import ConfigError
 
-__all__ = ["Device", "Devices", "DriverLaw", "device_from_config", "find_device", "match_device"]
+__all__ = [
+    "Device",
+    "Devices",
+    "DriverFloor",
+    "DriverLaw",
+    "device_from_config",
+    "find_device",
+    "match_device",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +32,19 @@ class DriverLaw:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverFloor:
+    """The least that the driver takes on a class that nobody calibrated; `seen_on` says where."""
+
+    at_least_bytes: int
+    seen_on: str
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A device of the registry. `memory_bytes` is None until the executing machine says it (cpu).
 
-    `driver` is None for a class that nobody calibrated. `split_k` is how met's decode splits
+    `driver` is None for a class that nobody calibrated; `driver_floor` then is where its range
+    begins, None for where every such range begins. `split_k` is how met's decode splits
     the keys on this class. `strict` refuses a utilisation above the
     class's ceiling; `require_calibrated` refuses a plan whose driver term is a range.
     """
@@ -41,6 +58,7 @@ class Device:
     compute_capability: str | None
     memory_bandwidth_gbps: float | None
     driver: DriverLaw | None
+    driver_floor: DriverFloor | None = None
     split_k: Literal["legacy", "auto"] | None = None
     strict: bool = False
     require_calibrated: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from metpipe.errors import ConfigError
 from metpipe.memory import formulas
+from metpipe.memory.devices import DriverFloor
 from metpipe.memory.met import count as met
 from metpipe.memory.metpipe import count as count_metpipe
 from metpipe.memory.point import Point, refuse_impossible
@@ -29,8 +30,8 @@ ACCOUNTINGS: Mapping[str, Accounting] = {
 }
 """Another engine's stands beside `metpipe` here."""
 
-CONTEXT_BYTES = 475 * 2**20
-"""Context, modules and local memory, probed on gb10: 250 + 94 + 131 MiB."""
+CONTEXT = DriverFloor(475 * 2**20, "a probe of gb10: context 250, modules 94, local memory 131 MiB")
+"""Where the range of a device begins on whose class nobody saw less."""
 
 UNCALIBRATED_FIXED_BYTES = 2**30
 UNCALIBRATED_PER_MILLE = 21
@@ -120,11 +121,13 @@ def driver_term(point: Point, budget: int) -> Term:
         )
         return Term("driver", driver, driver, "calibrated", source)
     high = formulas.driver_bytes(budget, UNCALIBRATED_FIXED_BYTES, UNCALIBRATED_PER_MILLE)
+    floor = device.driver_floor or CONTEXT
     source = (
-        f"nobody calibrated {device.device_class}: from a context of 475 MiB to "
-        f"1 GiB + floor(budget / 1000) x {UNCALIBRATED_PER_MILLE}, the law of gb10"
+        f"nobody calibrated {device.device_class}: from {floor.at_least_bytes} bytes "
+        f"({floor.seen_on}) to 1 GiB + floor(budget / 1000) x {UNCALIBRATED_PER_MILLE}, the law "
+        "of gb10"
     )
-    return Term("driver", CONTEXT_BYTES, high, "uncalibrated", source)
+    return Term("driver", floor.at_least_bytes, high, "uncalibrated", source)
 
 
 def _answer(budget: int, low: int, high: int) -> Answer:

@@ -92,8 +92,10 @@ def read_kernel_set(folder: Path) -> KernelSet:
     Raises:
         ConfigError: a file that is missing or breaks its schema.
     """
-    about, families = folder / "HARDWARE.toml", folder / "FAMILIES.toml"
+    about = folder / "HARDWARE.toml"
     hardware = parse_hardware(_text(about), str(about))
+    folder = folder if hardware.inherits is None else folder.parent / hardware.inherits
+    families = folder / "FAMILIES.toml"
     rules, kernels = read_rules(folder), _defined_kernels(folder)
     rules.require_kernels(kernels)
     return KernelSet(

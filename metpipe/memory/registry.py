@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from metpipe.errors import ConfigError
-from metpipe.memory.devices import Device, Devices, DriverLaw
+from metpipe.memory.devices import Device, Devices, DriverFloor, DriverLaw
 from metpipe.memory.toml_model import Strict, parse_model
 
 __all__ = ["parse_devices", "read_devices"]
@@ -26,11 +26,17 @@ class _Memory(Strict):
     calibrated_on: str = Field(min_length=1)
 
 
+class _Floor(Strict):
+    at_least_bytes: int = Field(ge=0)
+    seen_on: str = Field(min_length=1)
+
+
 class _Class(Strict):
     id: str
     kind: Literal["cpu", "gpu"]
     split_k: Literal["legacy", "auto"] | None = None
     memory: _Memory | None = None
+    driver_floor: _Floor | None = None
 
 
 class _Peaks(Strict):
@@ -98,10 +104,17 @@ def parse_devices(text: str, source: str) -> Devices:
 
     Raises:
         ConfigError: broken TOML, an unknown key or class or source, a duplicate id, a value out of
-            its range, a GPU's fact that is neither given nor listed in `unknown`.
+            its range, a class with a law and a floor, a GPU's fact that is
+            neither given nor listed in `unknown`.
     """
     registry = parse_model(_Registry, text, source)
     _refuse_duplicates((row.id for row in registry.classes), f"{source}: [[class]]")
+    for entry in registry.classes:
+        if entry.memory is not None and entry.driver_floor is not None:
+            raise ConfigError(
+                f"{source}: class {entry.id!r}: a law [class.memory] and a floor "
+                "[class.driver_floor]; keep the law, a floor is for a class without one"
+            )
     _refuse_duplicates((row.id for row in registry.device), f"{source}: [[device]]")
     return Devices({row.id: _device(row, registry, source) for row in registry.device}, source)
 
@@ -111,9 +124,9 @@ def _device(row: _Row, registry: _Registry, source: str) -> Device:
     classes = {entry.id: entry for entry in registry.classes}
     if row.device_class not in classes:
         raise ConfigError(f"{where}: no [[class]] {row.device_class!r}; add it or correct the name")
+    entry = classes[row.device_class]
     if strange := set(row.sources) - set(registry.sources):
         raise ConfigError(f"{where}: not in [sources]: {', '.join(sorted(strange))}")
-    entry = classes[row.device_class]
     if entry.kind == "gpu" and (absent := row.absent()):
         raise ConfigError(f"{where}: give or list in `unknown`: {', '.join(sorted(absent))}")
     return Device(
@@ -126,8 +139,13 @@ def _device(row: _Row, registry: _Registry, source: str) -> Device:
         compute_capability=row.compute_capability,
         memory_bandwidth_gbps=row.memory_bandwidth_gbps,
         driver=None if entry.memory is None else _law(entry.memory),
+        driver_floor=None if entry.driver_floor is None else _floor(entry.driver_floor),
         split_k=entry.split_k,
     )
+
+
+def _floor(floor: _Floor) -> DriverFloor:
+    return DriverFloor(floor.at_least_bytes, floor.seen_on)
 
 
 def _law(memory: _Memory) -> DriverLaw:

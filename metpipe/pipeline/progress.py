@@ -57,7 +57,7 @@ class LineBoard:
 
     def settle(self, stage: str, how: str, seconds: float, error: str | None) -> None:
         """Print the stage's line."""
-        line = Text.assemble(f"{stage:<28} ", (f"{how:<8}", STYLES[how]), _time(how, seconds))
+        line = Text.assemble(f"{stage:<{NAME}} ", (f"{how:<8}", STYLES[how]), _time(how, seconds))
         if error:
             line.append(f"  {error}", style="red")
         self.console.print(line, soft_wrap=True)
@@ -66,6 +66,8 @@ class LineBoard:
         """Nothing is open."""
 
 
+NAME = 38
+"""Columns of a stage's name: `verify_batch:control:circuit_reference`."""
 STYLES = {"ran": "green", "cached": "cyan", "failed": "bold red", "skipped": "yellow"}
 
 
@@ -94,7 +96,7 @@ class BarBoard:
     def __init__(self, console: Console) -> None:
         self.lines = LineBoard(console)
         self.bars = Bars(
-            TextColumn("{task.description:<28}"),
+            TextColumn(f"{{task.description:<{NAME}}}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from metpipe.report import boot_tables, diff_tables, memory_tables
-from metpipe.report.diff_section import DiffSection
+from metpipe.report.diff_section import DiffSection, Overhead
 from metpipe.report.schema import Executed, Planned, Report
-from metpipe.report.units import size
+from metpipe.report.shown_case import shown_cases
+from metpipe.report.units import ratio, size
 
 __all__ = ["VERDICT_STYLES", "show"]
 
@@ -49,6 +52,8 @@ def _pointers(report: Report, path: Path | None) -> Table:
     grid.add_column(overflow="fold")
     if covered := _summary(report):
         grid.add_row("covered", covered)
+    if report.diff is not None and report.diff.overhead is not None:
+        grid.add_row("overhead", _overhead(report.diff.overhead))
     if path is not None:
         grid.add_row("report", str(path))
     return grid
@@ -85,12 +90,34 @@ def _summary(report: Report) -> str:
 
 
 def _judged(diff: DiffSection) -> str:
-    repeats = {control.variant for control in diff.repeat}
-    found = [c for prompt in diff.prompts for c in prompt.comparisons if c.expect == "equal"]
-    judged = [comparison for comparison in found if comparison.variant not in repeats]
-    names = list(dict.fromkeys(comparison.variant for comparison in judged))
+    """Forwards and steps; of more than plain decoding, the cases of each mode."""
+    cases = shown_cases(diff)
+    found = [c for case in cases for c in case.comparisons if c.expect == "equal"]
+    judged = [comparison for comparison in found if comparison.variant not in diff.repeat_variants]
+    promised = [cell for cell in diff.invariance if cell.promised]
+    named = [*(c.variant for c in judged), *(cell.variant for cell in promised)]
+    names = list(dict.fromkeys(named))
     steps = sum(comparison.steps for comparison in judged)
-    return f"{' and '.join(names) or 'no forward'} judged over {steps} steps, byte for byte"
+    of_modes = Counter(case.mode for case in cases)
+    over = [f"{steps:,} steps"] if judged or not promised else []
+    if over and set(of_modes) != {"single"}:
+        counts = ", ".join(f"{number} {mode}" for mode, number in of_modes.items())
+        of = f"of {next(iter(of_modes))}" if len(of_modes) == 1 else f"({counts})"
+        over[0] += f" in {len(cases)} {'case' if len(cases) == 1 else 'cases'} {of}"
+    if promised:
+        over.append(f"{len(promised)} promised pairs of ways")
+    return f"{_and(names) or 'no forward'} judged over {' and '.join(over)}, byte for byte"
+
+
+def _and(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def _overhead(cost: Overhead) -> str:
+    """What the diff cost beside its forwards."""
+    times = f"({cost.forward_seconds:.1f} s of {cost.total_seconds:.1f} s)"
+    return f"diff {ratio(cost.total_seconds, cost.forward_seconds)} the sum of its forwards {times}"
 
 
 def _header(report: Report) -> Table:
@@ -104,6 +131,8 @@ def _header(report: Report) -> Table:
         grid.add_row("checkpoint", f"{checkpoint.source} ({checkpoint.reader}{digest})")
     grid.add_row("executed on", _executed(report.executed_on))
     grid.add_row("planned for", _planned(report.planned_for))
+    for note in report.notes:
+        grid.add_row(Text("note", style="cyan"), note)
     if origin.rerun is not None:
         grid.add_row("rerun", origin.rerun)
     if origin.resumed is not None:
@@ -120,7 +149,8 @@ def _executed(machine: Executed | None) -> str:
         facts.append(f"{machine.cores} cores")
     if machine.memory_bytes is not None:
         facts.append(size(machine.memory_bytes))
-    return f"{machine.device} ({', '.join(facts)}), kernel set {machine.kernel_set}"
+    unproven = ", unproven on this GPU" if machine.unproven else ""
+    return f"{machine.device} ({', '.join(facts)}), kernel set {machine.kernel_set}{unproven}"
 
 
 def _planned(device: Planned | None) -> str:

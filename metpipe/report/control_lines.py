@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from rich.table import Table
 from rich.text import Text
 
-from metpipe.report.diff_section import DiffSection
+from metpipe.report.diff_section import Control, DiffSection
 
 __all__ = ["control_lines", "controls"]
 
@@ -18,9 +18,12 @@ WORDS = {
     "late": "BLIND",
     "early": "FAILED",
     "other_row": "FAILED",
+    "lingers": "FAILED",
     "not_repeatable": "FAILED",
 }
 """What a control found -> the word in front of its line."""
+MAX_COUNTS = 6
+"""Row counts that a line names one by one."""
 
 
 def controls(diff: DiffSection) -> Table:
@@ -36,8 +39,7 @@ def controls(diff: DiffSection) -> Table:
 def control_lines(diff: DiffSection) -> Iterator[tuple[str, str]]:
     """Repeats, detection controls, the self-test, then what limits the evidence."""
     yield from _repeats(diff)
-    for control in diff.controls:
-        yield WORDS[control.verdict], control.sentence
+    yield from _detections(diff)
     yield from _self_test(diff)
     yield from _unowned(diff)
     for pair in diff.vacuous:
@@ -49,13 +51,33 @@ def control_lines(diff: DiffSection) -> Iterator[tuple[str, str]]:
 
 def _repeats(diff: DiffSection) -> Iterator[tuple[str, str]]:
     """One line for all repeats that are equal, and one for each that is not."""
-    equal = [repeat for repeat in diff.repeat if repeat.verdict == "ok"]
-    if equal:
-        names = ", ".join(dict.fromkeys(repeat.variant for repeat in equal))
-        yield "ok", f"{names}: equal to the reference in {len(equal)} of {len(diff.repeat)} runs"
+    of_table = [repeat for repeat in diff.repeat if repeat.mode == "invariance"]
+    of_runs = [repeat for repeat in diff.repeat if repeat.mode != "invariance"]
+    for found, said in ((of_runs, "equal to the reference"), (of_table, "equal to itself")):
+        equal = [repeat for repeat in found if repeat.verdict == "ok"]
+        if equal:
+            names = ", ".join(dict.fromkeys(repeat.variant for repeat in equal))
+            yield "ok", f"{names}: {said} in {len(equal)} of {len(found)} runs"
     for repeat in diff.repeat:
-        if repeat not in equal:
+        if repeat.verdict != "ok":
             yield WORDS[repeat.verdict], repeat.sentence
+
+
+def _detections(diff: DiffSection) -> Iterator[tuple[str, str]]:
+    """A line for each variant and mode whose controls are as they must be; each other in full."""
+    groups: dict[tuple[str, str], list[Control]] = {}
+    for control in diff.controls:
+        groups.setdefault((control.variant, control.mode), []).append(control)
+    for (variant, mode), found in groups.items():
+        good = [control for control in found if control.verdict == "ok"]
+        if len(found) == 1 and good:
+            yield "ok", good[0].sentence
+        elif good:
+            counted = f"{len(good)} of {len(found)} changes seen where they were made"
+            yield "ok", f"detection controls, {variant}, {mode}: {counted}, and nowhere else"
+        for control in found:
+            if control.verdict != "ok":
+                yield WORDS[control.verdict], control.sentence
 
 
 def _self_test(diff: DiffSection) -> Iterator[tuple[str, str]]:
@@ -78,10 +100,22 @@ def _unowned(diff: DiffSection) -> Iterator[tuple[str, str]]:
 
 def _coverage(diff: DiffSection) -> Iterator[tuple[str, str]]:
     """A line a forward: where no rule that claims equal bits applies, equality says little."""
-    bare: dict[str, dict[str, list[str]]] = {}
-    for row in diff.coverage:
-        if row.bit_identical == 0:
-            bare.setdefault(row.variant, {}).setdefault(row.mode, []).append(str(row.rows))
-    for variant, modes in bare.items():
-        where = ", ".join(f"{mode} of {'/'.join(rows)} rows" for mode, rows in modes.items())
-        yield "note", f"{variant}: no bit_identical rule applies to {where}"
+    for variant in dict.fromkeys(row.variant for row in diff.coverage):
+        own = [row for row in diff.coverage if row.variant == variant]
+        bare: dict[str, set[int]] = {}
+        for row in own:
+            if row.bit_identical == 0:
+                bare.setdefault(row.mode, set()).add(row.rows)
+        if all(row.bit_identical == 0 for row in own):
+            yield "note", f"{variant}: no bit_identical rule applies to any step of it"
+        elif bare:
+            where = ", ".join(f"{mode} of {_rows(rows)} rows" for mode, rows in bare.items())
+            yield "note", f"{variant}: no bit_identical rule applies to {where}"
+
+
+def _rows(counts: Collection[int]) -> str:
+    """`1/2/8`; of many, from which to which."""
+    ordered = sorted(counts)
+    if len(ordered) <= MAX_COUNTS:
+        return "/".join(map(str, ordered))
+    return f"{ordered[0]} to {ordered[-1]}"

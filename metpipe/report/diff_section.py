@@ -29,6 +29,7 @@ __all__ = [
     "RuleCase",
     "RuleSection",
     "Severity",
+    "Speculation",
     "StateDifference",
     "Timing",
     "Vacuous",
@@ -124,6 +125,10 @@ class CaseRow(Record):
     tokens: tuple[int, ...] = Field(description="prompt length of each sequence")
     steps: int
     rows: int = Field(description="rows of logits compared in a step")
+    path: Literal["Single"] | dict[str, int] | None = Field(
+        default=None, description="of a prefill: Single, or {Chunked: tokens of a pass}"
+    )
+    restored: int = Field(default=0, description="prompt tokens restored, not computed")
     ks: tuple[int, ...] = Field(default=(), description="verify rows of each sequence")
     accepted: tuple[tuple[int, ...], ...] = Field(
         default=(), description="drafts accepted, by step and sequence"
@@ -133,6 +138,8 @@ class CaseRow(Record):
     drafter: bool = Field(default=False, description="the draft head ran and was compared")
     comparisons: tuple[Comparison, ...]
     timings: tuple[Timing, ...]
+    changed_row: int | None = Field(default=None, description="of the last variant's first control")
+    detection_control: Comparison | None = Field(default=None, description="that control's run")
     digests: Digests
 
 
@@ -169,6 +176,23 @@ class Overhead(Record):
         return self.total_seconds / self.forward_seconds if self.forward_seconds else None
 
 
+class Speculation(Record):
+    """Decoding with the draft head's drafts: what was accepted, and what a token cost."""
+
+    variant: str
+    k: int = Field(description="rows of a verify: the committed token and its drafts")
+    drafted: int
+    accepted: int
+    rate: float
+    by_place: tuple[float, ...] = Field(
+        description="share of steps that accepted at least 1, 2, ... drafts"
+    )
+    tokens_per_step: float
+    ms_per_token: float | None = Field(description="verify and drafts, without the first step")
+    plain_ms_per_token: float | None
+    speedup: float | None
+
+
 class Launched(Record):
     """The slots that a variant's steps of one width saw, each layout once."""
 
@@ -200,6 +224,7 @@ class Control(Record):
     first_mismatch: int | None
     verdict: ControlVerdict
     sentence: str
+    mode: str = "single"
 
 
 class Check(Record):
@@ -269,8 +294,14 @@ class DiffSection(Record):
     localized: tuple[Localized, ...] = ()
     cases: tuple[CaseRow, ...] = Field(default=(), description="of modes beside plain decoding")
     launched: tuple[Launched, ...] = ()
+    speculation: tuple[Speculation, ...] = ()
     invariance: tuple[InvarianceCell, ...] = ()
     overhead: Overhead | None = Field(default=None, description="null where a run was cached")
+
+    @property
+    def repeat_variants(self) -> frozenset[str]:
+        """What the reference's repeats are called; in the invariance table each forward repeats."""
+        return frozenset(c.variant for c in self.repeat if c.mode != "invariance")
 
 
 class OracleRow(Record):

@@ -115,8 +115,11 @@ def states(memory: MemorySection) -> Table:
 def runs(memory: MemorySection) -> Table:
     """The programs that are planned."""
     table = plain_table("Planned activations: MiB", "run", "rows", "arena", "materialized")
+    table.add_column("at most, since no kernel covers", overflow="fold")
     for run in memory.runs:
-        table.add_row(run.label, count(run.rows), _mib(run.arena), _mib(run.materialized))
+        uncovered = ", ".join(run.uncovered) or "-"
+        sizes = (_mib(run.arena), _mib(run.materialized))
+        table.add_row(run.label, count(run.rows), *sizes, uncovered)
     return table
 
 

@@ -36,6 +36,9 @@ class Executed(Record):
     kernel_set: str
     cores: int | None = None
     memory_bytes: int | None = None
+    unproven: bool = Field(
+        default=False, description="the kernel set is that of another, nearest class of GPUs"
+    )
 
 
 class Planned(Record):
@@ -95,6 +98,7 @@ class Report(Record):
     model: str
     executed_on: Executed | None
     planned_for: Planned | None
+    notes: tuple[str, ...] = Field(default=(), description="what a reader must know of the run")
     diff: DiffSection | None = None
     oracle: OracleSection | None = None
     memory: MemorySection | None = None

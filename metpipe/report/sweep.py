@@ -17,6 +17,7 @@ from metpipe.report.console import VERDICT_STYLES
 from metpipe.report.diff_section import DiffSection
 from metpipe.report.memory_section import MemorySection
 from metpipe.report.schema import REPORT, Report
+from metpipe.report.shown_case import shown_cases
 from metpipe.report.units import count, plain_table, size
 from metpipe.whole_file import write_whole
 
@@ -72,8 +73,8 @@ def _of_report(report: Report | None) -> dict[str, Any]:
 
 
 def _diff(diff: DiffSection) -> dict[str, Any]:
-    """Judged comparisons over all prompts."""
-    judged = [c for p in diff.prompts for c in p.comparisons if c.expect == "equal"]
+    """Judged comparisons over all prompts and cases."""
+    judged = [c for case in shown_cases(diff) for c in case.comparisons if c.expect == "equal"]
     return {
         "mode": diff.mode,
         "compared_steps": sum(c.steps for c in judged),

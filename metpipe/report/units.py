@@ -8,8 +8,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from metpipe.report.diff_section import Severity
+
 __all__ = [
     "count",
+    "distance",
     "fraction",
     "indented",
     "milliseconds",
@@ -38,6 +41,13 @@ def count(number: int | None) -> str:
 def significant(number: float | None) -> str:
     """A number to three significant digits; a dash for none."""
     return "-" if number is None or math.isnan(number) else f"{number:.3g}"
+
+
+def distance(severity: Severity | None) -> tuple[str, str]:
+    """The largest absolute difference, and the one in representable values."""
+    if severity is None:
+        return "-", "-"
+    return significant(severity.max_abs), count(severity.max_ulp)
 
 
 def fraction(share: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,16 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
             hash_rows=live.model().hash_rows,
         ),
         moved=tuple(_moved(runs)),
-        unexercised=(*_accepts(runs), *_restores(runs), *_unexercised(runs, live)),
+        unexercised=tuple(
+            dict.fromkeys(
+                (
+                    *_accepts(runs),
+                    *_restores(runs),
+                    *_unplanned(context, live),
+                    *_unexercised(runs, live),
+                )
+            )
+        ),
         vacuous=tuple(_vacuous(runs, live)),
         cells=tuple(cell for table in tables for cell in _cells(table)),
     )
@@ -125,7 +134,7 @@ def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:
     for ran in _of_kind(runs, "repeat"):
         for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
             name = f"legacy-repeat {ran.name.of}, {case.full_name}"
-            yield judge_repeat(comparison, name=name)
+            yield replace(judge_repeat(comparison, name=name), mode=case.mode)
 
 
 def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
@@ -135,7 +144,7 @@ def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
         baselines = own[ran.name.mode, ran.variant].comparisons
         for case, comparison, change in zip(ran.cases, ran.comparisons, ran.changes, strict=True):
             plain = case.mode == "single"
-            yield judge_detection(
+            judged = judge_detection(
                 comparison,
                 changed_step=change["step"],
                 changed_row=change["row"],
@@ -144,6 +153,7 @@ def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
                 owner_of=case.owner_of,
                 recovers=change["recovers"],
             )
+            yield replace(judged, mode=case.mode)
 
 
 def _moved(runs: Sequence[Ran]) -> Iterator[MovedBytes]:
@@ -179,6 +189,21 @@ def _restores(runs: Sequence[Ran]) -> Iterator[str]:
                 )
 
 
+def _unplanned(context: StageContext, live: Live) -> Iterator[str]:
+    """Steps of a circuit variant that ran without a plan: legacy, compared with itself."""
+    for text, folder in context.inputs.items():
+        name = StageName.parse(text)
+        if name is None or name.kind not in ("variant", "control"):
+            continue
+        disclosed = restore(Disclosed, read_result(folder)["disclosure"])
+        missing = sorted(set(disclosed.steps) - set(disclosed.plan_digests))
+        if missing and live.run.variants[name.of].forward == "circuit":
+            yield (
+                f"{name.of}, {name.mode}: steps ran without a plan ({', '.join(missing)}), so that "
+                "it was not the circuit that was compared."
+            )
+
+
 def _unexercised(runs: Sequence[Ran], live: Live) -> tuple[str, ...]:
     """A folder of kernels that the user gave, and none of whose rules was in a plan."""
     theirs, folder = live.sets.overlay_rules, live.run.kernels
@@ -207,7 +232,9 @@ def _vacuous(runs: Sequence[Ran], live: Live) -> Iterator[VacuousPair]:
         names = [name for name in variants if name in ran]
         pairs = [("legacy", name) for name in names]
         pairs += [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-        yield from find_vacuous(ran, pairs, allowed=allowed)
+        where = "" if mode == "single" else f"{mode}: "
+        for pair in find_vacuous(ran, pairs, allowed=allowed):
+            yield replace(pair, sentence=where + pair.sentence)
 
 
 def _disclosure(disclosed: Disclosed) -> Disclosure:

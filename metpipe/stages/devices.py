@@ -7,7 +7,15 @@ from dataclasses import replace
 import psutil
 
 from metpipe.config import Run
-from metpipe.memory.devices import Device, Devices, device_from_config, find_device
+from metpipe.engine.gpu import Gpu, find_gpu
+from metpipe.engine.kernel_sets import KernelSets
+from metpipe.memory.devices import (
+    Device,
+    Devices,
+    device_from_config,
+    find_device,
+    match_device,
+)
 from metpipe.memory.registry import read_devices
 from metpipe.report.schema import Executed, Planned
 from metpipe.resources import kernels_dir
@@ -16,8 +24,10 @@ from metpipe.snapshot import cores, processor
 __all__ = ["executed_on", "executing_device", "planned_device", "planned_for"]
 
 
-def executing_device(devices: Devices) -> Device:
-    """This machine's CPU with this machine's memory."""
+def executing_device(devices: Devices, gpu: Gpu | None = None) -> Device:
+    """The registry's row of the GPU that executes; without one, this machine's CPU and memory."""
+    if gpu is not None:
+        return match_device(devices, gpu.compute_capability, gpu.sm_count, gpu.memory_bytes)
     return replace(find_device(devices, "cpu"), memory_bytes=psutil.virtual_memory().total)
 
 
@@ -25,11 +35,21 @@ def planned_device(run: Run) -> Device:
     """The device of the run's hardware section; ConfigError when the registry has none."""
     devices = read_devices(kernels_dir() / "DEVICES.toml")
     facts = run.hardware.model_dump()
-    return device_from_config(devices, facts, executing_device(devices))
+    gpu = find_gpu() if run.device != "cpu" and run.hardware.id == "auto" else None
+    return device_from_config(devices, facts, executing_device(devices, gpu))
 
 
-def executed_on(kernel_set: str) -> Executed:
+def executed_on(sets: KernelSets) -> Executed:
     """The executing machine as the report names it."""
+    kernel_set = sets.builtin.name
+    if sets.device.type == "cuda" and (gpu := find_gpu()) is not None:
+        return Executed(
+            device="cuda",
+            name=gpu.name,
+            kernel_set=kernel_set,
+            memory_bytes=gpu.memory_bytes,
+            unproven=not sets.proven,
+        )
     return Executed(
         device="cpu",
         name=processor(),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from metpipe.config import modes_of
+from metpipe.diff.acceptance import acceptance_of
 from metpipe.diff.comparison import Comparison as Found
 from metpipe.diff.trace import Trace
 from metpipe.diff.verdict import Evidence
@@ -20,10 +21,12 @@ from metpipe.report.diff_section import (
     Localized,
     Overhead,
     Prompt,
+    Speculation,
     Timing,
     VariantRow,
 )
 from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.cases import PLAIN
 from metpipe.stages.records import restore
 from metpipe.stages.stage_names import StageName
 
@@ -39,7 +42,7 @@ def diff_section(live: Live, results: Results) -> DiffSection:
     evidence = restore(Evidence, results.records["compare"]["evidence"])
     return DiffSection(
         mode=live.run.diff.mode,
-        graphs="eager",
+        graphs="graphed" if _is_graphed(results) else "eager",
         steps=live.run.steps,
         variants=tuple(_variants(live, results)),
         prompts=tuple(_prompts(live, results)),
@@ -54,6 +57,7 @@ def diff_section(live: Live, results: Results) -> DiffSection:
         moved=from_diff.moved(evidence.moved),
         unexercised=evidence.unexercised,
         localized=tuple(_localized(results)),
+        speculation=tuple(_speculation(live, results)),
         invariance=tuple(_invariance(results)),
         overhead=_overhead(results),
     )
@@ -87,6 +91,12 @@ def _shown(stage: StageName) -> str:
         case "repeat":
             return "legacy-repeat" if stage.of == "1" else f"legacy-repeat-{stage.of}"
     return stage.of
+
+
+def _is_graphed(results: Results) -> bool:
+    """Whether every variant replayed graphs."""
+    variants = [ran for ran in _runs(results) if ran.stage.kind == "variant"]
+    return bool(variants) and all(ran.record["disclosure"]["graphs"] for ran in variants)
 
 
 def _variants(live: Live, results: Results) -> Iterator[VariantRow]:
@@ -132,12 +142,15 @@ def _cases(live: Live, results: Results) -> Iterator[CaseRow]:
 
 def _case(case: Case, runs: Sequence[_Ran], index: int, live: Live, results: Results) -> CaseRow:
     trace = _trace(runs[0], index)
+    changed_row, control = _control_of(case.mode, index, results)
     return CaseRow(
         mode=cast("Any", case.mode),
         name=case.name,
         tokens=tuple(map(len, case.prompts)),
         steps=case.steps,
         rows=case.rows.step,
+        path=_path(case),
+        restored=case.restored,
         ks=case.widths,
         accepted=trace.accepted,
         slots=trace.slots,
@@ -145,8 +158,31 @@ def _case(case: Case, runs: Sequence[_Ran], index: int, live: Live, results: Res
         drafter=case.num_drafts > 0,
         comparisons=_comparisons(runs, index, live),
         timings=_timings(runs, index, results),
+        changed_row=changed_row,
+        detection_control=control,
         digests=from_diff.digests(trace),
     )
+
+
+def _path(case: Case) -> Any:
+    """How a prefill came about, in the words that readers of such reports know."""
+    if case.mode != "prefill":
+        return None
+    return "Single" if case.chunk is None else {"Chunked": case.chunk}
+
+
+def _control_of(mode: str, index: int, results: Results) -> tuple[int | None, Comparison | None]:
+    """Row and run of the last judged variant's first control of a case."""
+    for text, record in reversed(results.records.items()):
+        stage = StageName.parse(text)
+        if stage is None or (stage.mode, stage.kind) != (mode, "control"):
+            continue
+        pairs = zip(record["changes"], record["comparisons"], strict=True)
+        first = next((pair for pair in pairs if pair[0]["case"] == index), None)
+        if first is not None:
+            change, comparison = first
+            return change["row"], from_diff.comparison(restore(Found, comparison))
+    return None, None
 
 
 def _trace(ran: _Ran, index: int) -> Trace:
@@ -206,6 +242,31 @@ def _launched(results: Results) -> Iterator[Launched]:
             if ran.stage.kind != "repeat" and any(len(layout) > 1 for layout in slots):
                 yield Launched(
                     variant=ran.name, mode=mode, steps=disclosed["steps"][mode], slots=slots
+                )
+
+
+def _speculation(live: Live, results: Results) -> Iterator[Speculation]:
+    """Each forward's runs with drafts of its own head, against the same prompt decoded plainly."""
+    runs = _runs(results, "verify")
+    cases = live.cases("verify") if runs else ()
+    plain = next((i for i, case in enumerate(cases) if case.name == PLAIN), None)
+    if plain is None:
+        return
+    for index, case in enumerate(cases):
+        for ran in runs if case.drafts_verified else ():
+            found = acceptance_of(_trace(ran, index), case.widths[0], _trace(ran, plain))
+            if ran.stage.kind != "repeat" and not results.cached(ran.stage.text):
+                yield Speculation(
+                    variant=ran.name,
+                    k=found.width,
+                    drafted=found.drafted,
+                    accepted=found.accepted,
+                    rate=found.rate,
+                    by_place=found.by_place,
+                    tokens_per_step=found.tokens_per_step,
+                    ms_per_token=found.ms_per_token,
+                    plain_ms_per_token=found.plain_ms_per_token,
+                    speedup=found.speedup,
                 )
 
 

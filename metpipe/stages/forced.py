@@ -63,6 +63,7 @@ def select_of(params: Mapping[str, Any]) -> ForwardSelect:
         select=select,
         levers=frozenset(params["levers"]),
         overlay=params["kernels"] == "overlay",
+        graphs=params["graphs"],
     )
 
 
@@ -144,7 +145,10 @@ class _Replay:
     def run(self) -> tuple[Comparison, Trace, UnownedBytes]:
         """Compare by bytes where the reference's logits were kept, else by digest first."""
         planned = self.planned
-        comparer = Comparer(self.forward.name, expected_steps=planned.case.steps)
+        # A control differs from its change on: how far is of no use, and takes its time.
+        measured = None if planned.change is None else 1
+        steps = planned.case.steps
+        comparer = Comparer(self.forward.name, expected_steps=steps, measured=measured)
         run = self._drive(self.forward, self._watch(comparer), planned.script)
         trace = run.trace()
         comparer.state(planned.reference.state_digests, trace.state_digests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import psutil
 from rich.console import Console
 
 from metpipe import snapshot
-from metpipe.config import Run
-from metpipe.engine.kernel_sets import open_kernel_sets
+from metpipe.config import NO_GRAPHS, Run
+from metpipe.engine.gpu import find_gpu
+from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.engine.runners import check_select
 from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.errors import ConfigError, Exit
@@ -32,6 +34,9 @@ from metpipe.stages.write_report import write_report
 
 __all__ = ["run_job"]
 
+REPEATS_ON_CUDA = 3
+"""A GPU may race where a CPU does not."""
+
 
 def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     """Run the stages of one job and report them.
@@ -41,7 +46,9 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     """
     if run.oracle is not None and run.pipeline.diff:
         require_oracle()
-    live = Live(run, open_kernel_sets(run.device, run.kernels))
+    sets = open_kernel_sets(_device_of(run), run.kernels, strict=run.hardware.strict)
+    run = _as_executed(run, sets)
+    live = Live(run, sets)
     if (theirs := live.sets.overlay) is not None:
         parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
     if live.executes and not run.pipeline.rule:
@@ -79,6 +86,36 @@ def run_job(run: Run, out_dir: Path, console: Console) -> Exit:
     return outcome
 
 
+def _device_of(run: Run) -> str:
+    """The microtest runs on the CPU set alone.
+
+    Raises:
+        ConfigError: it is asked for on a GPU.
+    """
+    if not run.pipeline.rule:
+        return run.device
+    if run.device == "cuda":
+        raise ConfigError(
+            "device=cuda: pipeline=rule judges rules of the CPU set in this version; leave device "
+            "out (a GPU rule is judged by the diff: variant=circuit device=cuda)"
+        )
+    return "cpu"
+
+
+def _as_executed(run: Run, sets: KernelSets) -> Run:
+    """What follows from the device that executes.
+
+    Raises:
+        ConfigError: a variant wants graphs of a device that captures none.
+    """
+    if sets.device.type == "cuda":
+        return run if run.repeat else run.model_copy(update={"repeat": REPEATS_ON_CUDA})
+    for name, variant in run.variants.items():
+        if variant.graphs:
+            raise ConfigError(f"variants.{name}.graphs: {NO_GRAPHS}")
+    return run
+
+
 def _has_evidence(events: Sequence[Event]) -> bool:
     """Whether a diff was carried through: then it is reported, whatever a later stage says."""
     return any(event.stage == "compare" and event.how in ("ran", "cached") for event in events)
@@ -90,7 +127,19 @@ def _check_variants(stages: Sequence[Stage], live: Live) -> None:
         name = StageName.parse(stage.name)
         if name is not None and name.kind == "variant" and stage.params["forward"] == "circuit":
             select = select_of(stage.params)
-            check_select(live.sets.rules_for(overlay=select.overlay), select)
+            rules = live.sets.rules_for(overlay=select.overlay)
+            check_select(rules, select)
+            _check_prefill(live.sizes().max_prefill_rows, rules.widest("prefill"))
+
+
+def _check_prefill(rows: int, widest: int) -> None:
+    """A pass wider than every rule would end as nodes that no rule takes."""
+    if rows > widest:
+        raise ConfigError(
+            f"serve.max_prefill_tokens: a prompt is prefilled in a pass of {rows:,} rows, and the "
+            f"kernel set's rules take at most {widest:,}; set serve.max_prefill_tokens={widest}, "
+            "and it is prefilled in more passes"
+        )
 
 
 def _facts(live: Live) -> dict[str, object]:
@@ -98,7 +147,8 @@ def _facts(live: Live) -> dict[str, object]:
     return {
         "kernel_digests": live.sets.digests,
         "tables": code_digest(kernels_dir(), "*.toml"),
-        "device": "cpu",
+        "device": live.sets.device.type,
+        "gpu": _gpu_facts(live),
         "processor": snapshot.processor(),
         "memory_bytes": psutil.virtual_memory().total,
         "cores": all_cores(),
@@ -108,6 +158,12 @@ def _facts(live: Live) -> dict[str, object]:
         "prompts": _digest_of("prompts", live.run.prompts),
         "boot": _digest_of("ledger.boot", live.run.ledger.boot),
     }
+
+
+def _gpu_facts(live: Live) -> dict[str, object] | None:
+    """The executing GPU; None where a CPU executes."""
+    gpu = find_gpu() if live.sets.device.type == "cuda" else None
+    return None if gpu is None else {**asdict(gpu), "triton": version("triton")}
 
 
 def _packages(run: Run) -> tuple[str, ...]:

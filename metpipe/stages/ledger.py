@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from metpipe.circuit import Select
+from metpipe.engine.gpu import Gpu, find_gpu
 from metpipe.engine.model import Model
 from metpipe.engine.selection import ForwardSelect
 from metpipe.memory.evaluate import evaluate
@@ -44,13 +45,17 @@ def run_ledger(context: StageContext) -> Mapping[str, object]:
     return {"ledger": section.model_dump(mode="json")}
 
 
+def _gpu_of(live: Live) -> Gpu | None:
+    return find_gpu() if live.sets.device.type == "cuda" else None
+
+
 def _executed_point(live: Live, model: Model) -> Point:
     """The boot as it was: this machine, the pools' own sizes, the programs that are compiled."""
     sizes = model.sizes
     asked = own_point(live)
     return replace(
         asked,
-        device=executing_device(read_devices(kernels_dir() / "DEVICES.toml")),
+        device=executing_device(read_devices(kernels_dir() / "DEVICES.toml"), _gpu_of(live)),
         workload=Workload(
             isl=max(len(prompt) for prompt in live.prompts()),
             osl=live.run.steps,

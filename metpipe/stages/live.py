@@ -57,7 +57,8 @@ class Live:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the run's model section: headers and config only."""
         if self._checkpoint is None:
-            shapes_of = shapes_of_config if self.executes else None  # a plan reads no weights
+            # a plan reads no weights
+            shapes_of = shapes_of_config if self.executes else None
             self._checkpoint = open_checkpoint(
                 model_source(self.run), shapes_of=shapes_of, one_plus_of=one_plus_of_config
             )
@@ -127,8 +128,8 @@ class Live:
         head = any(node.section == "draft" for node in self.circuit().nodes)
         if self.run.mtp is True and not head:
             raise ConfigError(
-                f"mtp=true: {self.checkpoint().source} has no draft head (its config has no "
-                "mtp_num_hidden_layers, or 0); leave mtp out"
+                f"mtp=true: the config of {self.checkpoint().source} declares no draft head "
+                "(mtp_num_hidden_layers is 0 or missing); leave mtp out"
             )
         return head and bool(self.run.mtp)
 

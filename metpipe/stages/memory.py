@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.memory.attribution import node_shares
+from metpipe.memory.devices import Device
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.inverse import max_concurrency, max_isl
 from metpipe.memory.met.header import header
@@ -68,11 +69,18 @@ def point_of(live: Live) -> Point:
 def own_point(live: Live) -> Point:
     """The run's question about this engine."""
     run, load = live.run, live.run.workload
+    device = planned_device(run)
     return Point(
-        planned=planned_model(*served(live)),
-        device=planned_device(run),
+        planned=planned_model(*served(live), kernel_set=_set_for(live, device)),
+        device=device,
         serve=serve_from_config(run.serve.model_dump()),
         workload=Workload(load.isl, load.osl, load.concurrency),
         slots=run.num_slots,
         slots_follow=run.slots_follow,
     )
+
+
+def _set_for(live: Live, device: Device) -> str:
+    """The set that executes, where memory is planned for its class; else the CPU's."""
+    own = live.sets.builtin
+    return own.folder.name if own.hardware.hardware_class == device.device_class else "cpu"

@@ -16,10 +16,12 @@ PLANNED: dict[str, Planned] = {}
 """The last model planned: plans and arenas are its costly part."""
 
 
-def planned_model(config: Mapping[str, object], circuit: Circuit) -> Planned:
+def planned_model(
+    config: Mapping[str, object], circuit: Circuit, kernel_set: str = "cpu"
+) -> Planned:
     """The circuit with its plans and arenas, as the serve's own forward uses them (every rule)."""
-    key = json.dumps(config, sort_keys=True, default=str)
+    key = kernel_set + json.dumps(config, sort_keys=True, default=str)
     if key not in PLANNED:
         PLANNED.clear()
-        PLANNED[key] = Planned(circuit, read_kernel_set(kernels_dir() / "cpu"), Select.all())
+        PLANNED[key] = Planned(circuit, read_kernel_set(kernels_dir() / kernel_set), Select.all())
     return PLANNED[key]

@@ -21,6 +21,7 @@ from metpipe.snapshot import SNAPSHOT
 from metpipe.stages.devices import executed_on
 from metpipe.stages.diff_report import diff_section
 from metpipe.stages.live import Live
+from metpipe.stages.notes import notes
 
 __all__ = ["write_report"]
 
@@ -47,8 +48,9 @@ def write_report(
         verdict=cast("Any", outcome.name),
         reasons=reasons,
         model=live.run.model.name,
-        executed_on=executed_on(live.sets.builtin.name) if live.executes else None,
+        executed_on=executed_on(live.sets) if live.executes else None,
         planned_for=results.section("memory", "planned_for", Planned),
+        notes=tuple(notes(live)) if "load" in results.records else (),
         diff=diff_section(live, results) if "compare" in results.records else None,
         oracle=results.section("oracle", "oracle", OracleSection),
         memory=results.section("memory", "memory", MemorySection),

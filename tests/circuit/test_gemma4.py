@@ -102,8 +102,10 @@ def test_sizes_that_differ_or_are_stated_twice_are_refused() -> None:
     two = {"1": {"head_dim": 16}, "2": {"head_dim": 32}}
     with pytest.raises(RefusedConfig, match="the layers differ in head_dim"):
         understood(changed("gemma4_text", layer_types=kinds, per_layer_config=two))
-    with pytest.raises(RefusedConfig, match="both state g_head_dim; remove one"):
-        understood(changed("gemma4_text", global_head_dim=32))
+    same = understood(changed("gemma4_text", global_head_dim=32))
+    assert same.dims == understood(TINY["gemma4_text"]).dims
+    with pytest.raises(RefusedConfig, match="global_head_dim = 48 contradicts per_layer_config"):
+        understood(changed("gemma4_text", global_head_dim=48))
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,13 @@ def test_an_export_states_no_strategy() -> None:
     assert formats(table, "m.b") == ("nvfp4/g16", "bf16")
 
 
+@pytest.mark.parametrize(("stated", "experts"), [("fp4", "mxfp4/g32"), ("fp8", "fp8/block128x128")])
+def test_routed_experts_may_have_a_format_of_their_own(stated: str, experts: str) -> None:
+    table = {"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": stated}
+    assert formats(table, "layers.0.ffn.experts.*.w1")[0] == experts
+    assert formats(table, "layers.0.ffn.shared_experts.w1")[0] == "fp8/block128x128"
+
+
 def test_an_export_over_blocks_of_fp8_leaves_the_base_to_the_rest() -> None:
     base = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     table = {
@@ -155,6 +162,10 @@ def test_a_container_of_experts_covers_those_that_nobody_names() -> None:
         ({"quant_method": "compressed-tensors"}, "no config_groups"),
         ({"quant_method": "fp8"}, "weight_block_size = None"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ'"),
+        (
+            {"quant_method": "fp8", "weight_block_size": [1, 1], "expert_dtype": "int4"},
+            "expert_dtype = 'int4'",
+        ),
         (mixed({"m.a": {"quant_algo": "W8A8"}}), "m.a has quant_algo 'W8A8'"),
         (mixed(["m.a"]), "quantized_layers must be an object"),
         (compressed(NVFP4, ignore="lm_head"), "must be a list of names"),

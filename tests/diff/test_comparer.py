@@ -7,7 +7,7 @@ import torch
 
 from metpipe.diff.bytewise import NothingComparedError
 from metpipe.diff.comparer import Comparer
-from metpipe.diff.comparison import Comparison
+from metpipe.diff.comparison import Comparison, StateDifference
 from metpipe.diff.digest import logits_digest, row_digests
 from metpipe.diff.severity import Severity
 
@@ -114,6 +114,8 @@ def test_nothing_compared_is_refused() -> None:
         comparer.step_digest(0, (), ())
     with pytest.raises(NothingComparedError, match="state digest"):
         comparer.state({}, {})
+    with pytest.raises(NothingComparedError, match="no state after step 0"):
+        comparer.step_states(0, (), ())
 
 
 def test_digests_tell_the_step_and_the_row_until_decoded_again() -> None:
@@ -176,6 +178,57 @@ def test_states_alone_can_differ() -> None:
     found = comparer.result()
     assert not found
     assert found.sentence.endswith("0 of 1 steps differ, 3 of 3 states differ (first l0.k)")
+
+
+def with_one_equal_step() -> Comparer:
+    comparer = Comparer("circuit")
+    comparer.prefill(BASE[0], BASE[0].clone())
+    comparer.step(0, BASE[0], BASE[0].clone())
+    return comparer
+
+
+def test_a_state_that_differs_after_a_step_names_step_and_sequences() -> None:
+    comparer = with_one_equal_step()
+    assert comparer.step_states(0, ("a", "b", "c"), ("a", "b", "c"))
+    assert comparer.result()
+    assert not comparer.step_states(3, ("a", "b", "c"), ("x", "b", "y"))
+    assert not comparer.step_states(4, ("a", "b"), ("a",))
+    found = comparer.result()
+    assert not found
+    assert found.mismatched_steps == 0
+    assert found.state_steps == (StateDifference(3, (0, 2)), StateDifference(4, (1,)))
+    assert found.sentence.endswith("state differs after step 3 (sequence 0)")
+
+
+def test_states_at_the_end_are_named_before_those_of_a_step() -> None:
+    comparer = with_one_equal_step()
+    comparer.step_states(0, ("a",), ("b",))
+    comparer.state({"l0.k": "1"}, {"l0.k": "2"})
+    assert comparer.result().sentence.endswith("1 of 1 states differ (first l0.k)")
+
+
+def test_draft_ids_alone_can_differ() -> None:
+    comparer = with_one_equal_step()
+    assert comparer.ids(0, (7, 8), [7, 8])
+    assert comparer.result()
+    assert not comparer.ids(0, (7, 8), [7, 9])
+    found = comparer.result()
+    assert not found
+    assert (found.first_mismatch, found.max_mismatched_bytes, found.undecoded) == (0, 0, ())
+    assert found.sentence.endswith("; draft ids are [7, 9], the reference's are [7, 8]")
+
+
+def test_draft_ids_are_noted_beside_the_bytes_of_their_step() -> None:
+    comparer = Comparer("circuit")
+    comparer.prefill(BASE[0], BASE[0].clone())
+    comparer.ids(None, (1,), (2,))
+    comparer.step(0, BASE[0], BASE[2].clone())
+    comparer.ids(0, (1,), (2,))
+    found = comparer.result()
+    assert not found.prefill_equal
+    difference = found.differences[0]
+    assert (difference.rows, difference.severity is None) == ((0,), False)
+    assert difference.note == "draft ids are [2], the reference's are [1]"
 
 
 def test_digests_cover_dtype_shape_and_order() -> None:

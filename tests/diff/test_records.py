@@ -7,8 +7,9 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from metpipe.diff.comparison import Comparison, Difference
+from metpipe.diff.comparison import Comparison, Difference, StateDifference
 from metpipe.diff.controls import judge_detection
+from metpipe.diff.invariance import Cell
 from metpipe.diff.records import Check, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.severity import Severity
 from metpipe.diff.trace import Trace
@@ -17,7 +18,9 @@ from metpipe.diff.verdict import Case, Evidence, judge
 SEVERITY = Severity(8, 2, 1, float("inf"), 3, 1)
 DIFFERENCE = Difference(2, 3, 0, (0, 1), "dtype is float32", SEVERITY)
 PREFILL = Difference(None, None, None, (0,))
-COMPARISON = Comparison("circuit", 4, 8, PREFILL, (DIFFERENCE,), 2, ("l0.attn.k",))
+STATES = (StateDifference(3, (1,)),)
+COMPARISON = Comparison("circuit", 4, 8, PREFILL, (DIFFERENCE,), 2, ("l0.attn.k",), STATES)
+CELL = Cell("circuit", "width", "alone against width 8", 9, True, 2, 1, 0, 1, SEVERITY, ("l0.k",))
 CONTROL = judge_detection(COMPARISON, changed_step=2)
 EVIDENCE = Evidence(
     cases=(Case("prompt 0", COMPARISON, "report"),),
@@ -26,8 +29,22 @@ EVIDENCE = Evidence(
     self_test=(Check("flipped bit", True, "as it must be"),),
     moved=(MovedBytes("prompt 0", "circuit", ("slot 3",)),),
     vacuous=(VacuousPair("legacy", "circuit", False, "same program"),),
+    cells=(CELL,),
 )
-TRACE = Trace((1,), (2, 3), "aa", ("bb", "cc"), {"l0.attn.k": "dd"}, (1.0, 2.0), (3.0, 4.0))
+TRACE = Trace(
+    prompts=((1,), (5, 6)),
+    fed=((2, 7), (3, 8)),
+    prefill_digests=("aa", "ab"),
+    step_digests=(("bb", "bc"), ("cc", "cd")),
+    step_states=(("ee", "ef"), ("eg", "eh")),
+    state_digests={"sequence 0, l0.attn.k": "dd"},
+    enqueue_ms=(1.0, 2.0),
+    step_ms=(3.0, 4.0),
+    accepted=((1, 0), (0, 1)),
+    drafted=((9,), (10,), (11,)),
+    slots=(0, 2),
+    computed=3,
+)
 DISCLOSURE = Disclosure("circuit", {"decode 1": "ee"}, {"norm.rms_norm": "ff"}, graphs=True)
 
 

@@ -11,6 +11,7 @@ import torch
 from metpipe.diff import bytewise, comparer
 from metpipe.diff.bytewise import Buffer, ByteComparison, as_tensor, compare_bytes
 from metpipe.diff.comparer import Comparer, Digests
+from metpipe.diff.digest import HashRows
 from metpipe.diff.self_test import run_self_test
 
 SAME = ByteComparison(0, None, (), 1, None)
@@ -158,25 +159,31 @@ def test_a_broken_comparer_is_caught(broken: type[Comparer], caught: set[str]) -
     assert failed(broken) >= caught
 
 
-def hash_of_sum(content: torch.Tensor) -> str:
-    return f"{int(content.long().sum()):032x}"
+def hash_of_sum(logits_RV: torch.Tensor, key: int) -> tuple[str, ...]:
+    content = logits_RV.contiguous().view(torch.int16).long()
+    return tuple(f"{int(total) + key:032x}" for total in content.sum(dim=1))
 
 
-def hash_of_start(content: torch.Tensor) -> str:
-    return hashlib.sha256(content[:16].numpy().tobytes()).hexdigest()
+def hash_of_start(logits_RV: torch.Tensor, key: int) -> tuple[str, ...]:
+    starts = logits_RV[:, :8].contiguous().view(torch.int16)
+    return tuple(hashlib.sha256(start.numpy().tobytes()).hexdigest() for start in starts)
+
+
+def hash_of_all_rows(logits_RV: torch.Tensor, key: int) -> tuple[str, ...]:
+    content = logits_RV.contiguous().view(torch.int16).numpy().tobytes()
+    return (hashlib.sha256(content).hexdigest(),) * len(logits_RV)
 
 
 @pytest.mark.parametrize(
-    ("hash_bytes", "caught"),
+    ("hash_rows", "caught"),
     [
         pytest.param(hash_of_sum, {"digests see an exchange"}, id="order-blind"),
         pytest.param(hash_of_start, {"digests see a flipped bit"}, id="truncating"),
+        pytest.param(hash_of_all_rows, {"digests see a flipped bit"}, id="mixes-rows"),
     ],
 )
-def test_a_broken_hash_is_caught(
-    hash_bytes: Callable[[torch.Tensor], str], caught: set[str]
-) -> None:
-    assert failed(hash_bytes=hash_bytes) == caught
+def test_a_broken_hash_is_caught(hash_rows: HashRows, caught: set[str]) -> None:
+    assert failed(hash_rows=hash_rows) == caught
 
 
 def test_sentences_tell_what_went_wrong() -> None:

@@ -48,13 +48,31 @@ def test_leading_drafts_are_accepted(
 
 
 @pytest.mark.parametrize(
-    ("accepted", "exercised"),
-    [([2, 0, 2, 1], True), ([2, 2, 2, 2], False), ([0, 1, 0, 1], False), ([], False)],
+    ("accepted", "widths", "exercised"),
+    [
+        ([(2,), (0,), (2,), (1,)], (3,), True),
+        ([(2,), (2,), (2,), (2,)], (3,), False),
+        ([(0,), (1,), (0,), (1,)], (3,), False),
+        ([], (3,), False),
+        ([(3, 1)], (4, 2), False),
+        ([(3, 0)], (4, 2), True),
+        ([(1, 1), (1, 1)], (4, 2), True),
+    ],
 )
-def test_both_kinds_of_accept_are_needed(accepted: list[int], exercised: bool) -> None:
-    reason = unexercised_accepts(accepted, 3)
+def test_both_kinds_of_accept_are_needed_over_all_sequences(
+    accepted: list[tuple[int, ...]], widths: tuple[int, ...], exercised: bool
+) -> None:
+    reason = unexercised_accepts(accepted, widths, name="verify, K=3")
     assert (reason is None) == exercised
-    assert exercised or "needs both" in str(reason)
+    if reason is not None:
+        assert reason.startswith("verify, K=3: ")
+        assert "needs both full and partial accepts" in reason
+
+
+def test_the_reason_counts_full_accepts_of_each_sequence() -> None:
+    said = unexercised_accepts([(1, 1), (1, 1)], (2, 2), name="K=2")
+    assert said is not None
+    assert said.startswith("K=2: 4 of 4 verifies accepted every draft")
 
 
 @pytest.mark.parametrize(

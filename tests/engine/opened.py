@@ -55,6 +55,7 @@ def opened(
     max_seq_len: int = 256,
     runs: tuple[tuple[str, int], ...] = (),
     snapshot_rows: int = 0,
+    device: str = "cpu",
 ) -> Model:
     """The model of a config with synthetic weights (seed 7)."""
     checkpoint = synthetic_of(ModelSource(name="small", config=config, seed=7))
@@ -68,4 +69,4 @@ def opened(
         snapshot_rows=snapshot_rows,
     )
     circuit = circuit_of(checkpoint.config, checkpoint.source)
-    return open_model(checkpoint, circuit, open_kernel_sets("cpu", None), sizes)
+    return open_model(checkpoint, circuit, open_kernel_sets(device, None), sizes)

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from metpipe.circuit import Select
-from metpipe.engine import opening, runners
 from metpipe.engine.checkpoints import ModelSource, open_checkpoint
 from metpipe.engine.kernel_sets import open_kernel_sets
-from metpipe.engine.legacy.hybrid import HybridLegacy
 from metpipe.engine.model import Model
 from metpipe.engine.opening import circuit_of, open_model
 from metpipe.engine.pool_sizes import PoolSizes
@@ -41,13 +39,7 @@ SIZES = PoolSizes(
 
 
 @pytest.fixture(autouse=True)
-def _executed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Both families have their forward, whether or not the runners list them."""
-    families = {**runners.LEGACY_FAMILIES}
-    for arch in ("qwen3_5", "qwen3_6_moe"):
-        families.setdefault(arch, HybridLegacy.of_model)
-    for module in (runners, opening):
-        monkeypatch.setattr(module, "LEGACY_FAMILIES", families)
+def _one_torch_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -35,11 +35,24 @@ LAW = {
         ("gb300", 299_573_968_896, 148),
         ("hgx-b300", 288_407_053_926, 148),
         ("gb10", 130_674_379_980, 48),
+        ("a100-80", 85_094_039_552, 108),
+        ("a100-40", 42_283_953_029, 108),
+        ("l40s", 47_663_399_567, 142),
+        ("l4", 23_654_532_382, 58),
+        ("rtx-3090", 25_318_832_209, 82),
+        ("rtx-4090", 25_254_407_700, 128),
+        ("rtx-5090", 33_672_543_600, 170),
+        ("rtx-pro-6000", 101_973_261_025, 188),
+        ("mi300x", 205_825_570_242, 304),
     ],
 )
 def test_shipped_devices(device_id, memory_bytes, sm_count):
     device = find_device(DEVICES, device_id)
     assert (device.memory_bytes, device.sm_count) == (memory_bytes, sm_count)
+
+
+def test_the_table_of_shipped_devices_is_whole():
+    assert len(DEVICES.by_id) == 18
 
 
 def test_only_gb10_is_calibrated():
@@ -93,9 +106,17 @@ def test_a_memory_table_needs_every_key(key):
 
 def with_law(table: dict[str, object]) -> Devices:
     """The registry below with a law for its fast class."""
-    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
-    text = REGISTRY.replace('kind = "gpu"\n', f'kind = "gpu"\n[class.memory]\n{lines}')
-    return parse_devices(text, "x.toml")
+    return with_table("memory", table)
+
+
+def with_table(name: str, table: dict[str, object]) -> Devices:
+    """The registry below with a table of its fast class."""
+    lines = f"[class.{name}]\n{_lines(table)}"
+    return parse_devices(REGISTRY.replace('kind = "gpu"\n', f'kind = "gpu"\n{lines}'), "x.toml")
+
+
+def _lines(table: dict[str, object]) -> str:
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 
 REGISTRY = """
@@ -172,8 +193,37 @@ def test_the_executing_machine_is_auto_and_lends_cpu_its_memory():
 def test_a_live_gpu_is_matched_by_capability_sms_and_nearest_memory():
     device = match_device(DEVICES, "9.0", 132, 150_000_000_000)
     assert (device.id, device.memory_bytes) == ("h200-sxm", 150_000_000_000)
-    with pytest.raises(ConfigError, match=r"compute capability 8\.0, 108 SMs"):
-        match_device(DEVICES, "8.0", 108, 80 * 2**30)
+    with pytest.raises(ConfigError, match=r"compute capability 7\.0, 80 SMs"):
+        match_device(DEVICES, "7.0", 80, 32 * 2**30)
+
+
+@pytest.mark.parametrize(("gib", "device_id"), [(39.4, "a100-40"), (79.3, "a100-80")])
+def test_two_sizes_of_one_chip_are_told_apart_by_memory(gib, device_id):
+    assert match_device(DEVICES, "8.0", 108, int(gib * 2**30)).id == device_id
+
+
+@pytest.mark.parametrize(
+    ("floor", "message"),
+    [
+        ({"at_least_bytes": -1, "seen_on": "a boot"}, "at_least_bytes"),
+        ({"at_least_bytes": 1.5, "seen_on": "a boot"}, "at_least_bytes"),
+        ({"at_least_bytes": 1, "seen_on": ""}, "seen_on"),
+        ({"at_least_bytes": 1}, "seen_on: Field required"),
+        ({"at_least_bytes": 1, "seen_on": "a boot", "at_most": 2}, "at_most"),
+    ],
+)
+def test_a_broken_floor_of_the_driver_is_refused_by_key(floor, message):
+    with pytest.raises(ConfigError, match=rf"x\.toml: class\.1\.driver_floor\.{message}"):
+        with_table("driver_floor", floor)
+
+
+def test_a_class_has_a_law_or_a_floor():
+    """A floor beside a law would say nothing."""
+    law = f"[class.memory]\n{_lines(LAW)}"
+    floor = f"[class.driver_floor]\n{_lines({'at_least_bytes': 1, 'seen_on': 'a boot'})}"
+    text = REGISTRY.replace('kind = "gpu"\n', f'kind = "gpu"\n{law}{floor}')
+    with pytest.raises(ConfigError, match=r"class 'fast': a law .* and a floor"):
+        parse_devices(text, "x.toml")
 
 
 def test_the_empty_id_lists_all():

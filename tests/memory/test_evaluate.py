@@ -108,6 +108,14 @@ def test_gb10_is_calibrated_and_says_on_what(big, devices, on):
     assert "boots of another engine on gb10" in term.source
 
 
+def test_a_class_says_where_its_range_begins(big, devices, on):
+    term = evaluate(on(big, device=devices.by_id["rtx-3090"])).term("driver")
+    # budget floor(25318832209 x 0.85): 309 MiB .. 1 GiB + 21521007 x 21
+    assert (term.low, term.high) == (309 * MIB, 2**30 + 21_521_007 * 21)
+    assert term.status == "uncalibrated"
+    assert "a context of 309 MiB" in term.source
+
+
 def test_the_fp8_cache_is_half_as_large(tiny, on):
     half = evaluate(on(tiny, serve={"kv_cache_dtype": "fp8"})).term("kv").low
     assert 2 * half == evaluate(tiny).term("kv").low

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from circuit.hybrids import TINY, circuit_of
 
 from metpipe.circuit import Select
 from metpipe.errors import ConfigError
@@ -14,6 +13,7 @@ from metpipe.memory.kernel_set import read_kernel_set
 from metpipe.memory.planned import Planned
 from metpipe.memory.point import Workload
 from metpipe.resources import kernels_dir
+from tests.circuit.hybrids import TINY, circuit_of
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def prompt(tokens: int, circuit: Comparison, *, cached: bool = False) -> Prompt:
             Timing(variant="circuit-reference", enqueue_ms_median=9.2, step_ms_median=10.02),
             Timing(variant="circuit", enqueue_ms_median=6.9, step_ms_median=7.36),
         ),
-        digests=Digests(prefill="0b" * 16, steps=("1c" * 16, "2d" * 16)),
+        digests=Digests(prefill=("0b" * 16,), steps=(("1c" * 16,), ("2d" * 16,))),
     )
 
 

@@ -65,8 +65,8 @@ def test_each_forward_is_one_row(forward, facts):
 def test_a_difference_says_where_it_starts_and_how_far_it_is():
     lines = shown(examples.failing_report())
     assert "DIFFERS" in line_with(lines, "96 steps      27")
-    row = " ".join(line_with(lines, "27 of 32      5").split())
-    assert row == "circuit 2 (105) equal 27 of 32 5 9 0.0156 1 96.8 %"
+    row = " ".join(line_with(lines, "prompt 2 (105)").split())
+    assert row == "circuit prompt 2 (105) step 5, row 0 27 of 32 9 0.0156 1 96.8 %"
     assert "starts in l3.attn.o: 9 of 1,152 bytes, rule linear_add" in "".join(lines)
 
 

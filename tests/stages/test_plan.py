@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from metpipe.config import Variant
@@ -9,6 +11,8 @@ from metpipe.pipeline.graph import order
 from metpipe.stages.plan import plan
 from tests.runs import composed
 
+BOOT = Path(__file__).parents[1] / "data" / "boots" / "moe-35b-fp8-recipe.toml"
+BOOTED = ("memory.accounting=met", f"ledger.boot={BOOT}")
 DIFF = (
     "load",
     "reference",
@@ -30,6 +34,8 @@ DIFF = (
         (("pipeline=memory",), ("memory",)),
         (("pipeline=ledger",), ("load", "memory", "ledger")),
         (("pipeline=rule", "rule=qkv"), ("rule",)),
+        ((*BOOTED, "pipeline=ledger"), ("memory", "boot")),
+        ((*BOOTED, "pipeline=full"), (*DIFF, "memory", "boot")),
         (("pipeline=diff", "oracle=transformers"), (*DIFF, "oracle")),
         (
             ("pipeline=diff", "variant=circuit", "repeat=3"),

@@ -23,6 +23,15 @@ def ledger(*, agrees: bool) -> dict[str, Any]:
     return {"ledger": {"source": "this process", "rows": [row | {"agrees": agrees}]}}
 
 
+def boot(*, agrees: bool, printed: int = 8) -> dict[str, Any]:
+    term = {"predicted": 8, "measured_mib": 8.0, "error_percent": 0.0, "tolerance_percent": 1.0}
+    line = {"name": "ring", "predicted_mib": 8, "printed_mib": printed, "agrees": printed == 8}
+    section = {"source": "b.toml", "checkpoint": "a/b", "version": 2, "unattributed": 0}
+    return {
+        "boot": section | {"terms": [{"term": "kv", **term, "agrees": agrees}], "reserve": [line]}
+    }
+
+
 def oracle(*noises: float | None) -> dict[str, Any]:
     rows = [
         {
@@ -65,6 +74,9 @@ def oracle(*noises: float | None) -> dict[str, Any]:
         ({"compare": compare("PASS"), "oracle": oracle(None)}, Exit.INCONCLUSIVE, 1),
         ({"compare": compare("PASS"), "oracle": oracle()}, Exit.INCONCLUSIVE, 1),
         ({"compare": compare("FAIL", "differs"), "oracle": oracle()}, Exit.FAIL, 2),
+        ({"boot": boot(agrees=True)}, Exit.PASS, 0),
+        ({"boot": boot(agrees=False)}, Exit.FAIL, 1),
+        ({"boot": boot(agrees=True, printed=10)}, Exit.FAIL, 1),
     ],
     ids=[
         "all well",
@@ -75,6 +87,9 @@ def oracle(*noises: float | None) -> dict[str, Any]:
         "oracle has no tolerance",
         "oracle compared nothing",
         "differs, oracle compared nothing",
+        "boot agrees",
+        "boot misses a term",
+        "boot misses a line",
     ],
 )
 def test_the_parts_decide_in_this_order(records, outcome, reasons):

@@ -61,6 +61,11 @@ class HfFolder:
         return {name: tensor.shape for name, tensor in self.stored.items()}
 
     @property
+    def types(self) -> Mapping[str, str]:
+        """Tensor name -> its type by safetensors' names."""
+        return {name: tensor.dtype for name, tensor in self.stored.items()}
+
+    @property
     def has_weights(self) -> bool:
         """False when config.json stands alone."""
         return bool(self.stored)

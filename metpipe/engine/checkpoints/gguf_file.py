@@ -67,6 +67,11 @@ class GgufFile:
         return {name: tensor.shape for name, tensor in self.stored.items()}
 
     @property
+    def types(self) -> Mapping[str, str]:
+        """Tensor name -> its type by ggml's names."""
+        return {name: tensor.type.name for name, tensor in self.stored.items()}
+
+    @property
     def has_weights(self) -> bool:
         """Always true: a gguf without tensors is refused when it is opened."""
         return True

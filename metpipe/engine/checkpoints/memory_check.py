@@ -7,12 +7,15 @@ from math import prod
 from pathlib import Path
 
 import psutil
+import torch
 
 from metpipe.engine.checkpoints.protocol import Shape
+from metpipe.engine.gpu import free_bytes
 from metpipe.errors import ConfigError
 
 __all__ = ["cgroup_headroom", "check_memory", "free_memory", "required_memory"]
 
+CPU = torch.device("cpu")
 BF16_BYTES = 2
 # limit, usage, and the file cache that the kernel drops when memory runs short
 CGROUP_V2 = ("memory.max", "memory.current", "inactive_file")
@@ -31,13 +34,17 @@ def free_memory() -> int:
     return machine if group is None else min(machine, group)
 
 
-def check_memory(needed_bytes: int, *, what: str = "the weights") -> None:
-    """ConfigError when `what` needs more bytes than are free."""
-    free = free_memory()
+def check_memory(
+    needed_bytes: int, device: torch.device = CPU, *, what: str = "the weights"
+) -> None:
+    """ConfigError when `what` needs more bytes than are free where it will lie."""
+    is_gpu = device.type == "cuda"
+    free = free_bytes(device) if is_gpu else free_memory()
     if needed_bytes > free:
         raise ConfigError(
             f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
-            "machine; choose a smaller model, free memory, or plan it with pipeline=memory"
+            f"{'GPU' if is_gpu else 'machine'}; choose a smaller model, free memory, or plan it "
+            "with pipeline=memory"
         )
 
 

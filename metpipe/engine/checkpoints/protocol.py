@@ -68,6 +68,11 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def types(self) -> Mapping[str, str]:
+        """Tensor name -> the element type it is stored in: `BF16`, `F32`, `Q4_1`."""
+        ...
+
+    @property
     def has_weights(self) -> bool:
         """False when only the config is known, which is enough to plan memory."""
         ...

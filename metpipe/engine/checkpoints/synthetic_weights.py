@@ -93,6 +93,11 @@ class Synthetic:
         return
 
     @property
+    def types(self) -> Mapping[str, str]:
+        """All are drawn in bf16."""
+        return dict.fromkeys(self.tensors, "BF16")
+
+    @property
     def has_weights(self) -> bool:
         """False when no shapes were given."""
         return bool(self.tensors)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,9 +19,6 @@ from metpipe.engine.legacy.hybrid_mixers import Mixers
 from metpipe.engine.legacy.hybrid_shape import HybridShape
 from metpipe.engine.legacy.ops import Buffers, Ops
 from metpipe.engine.weights import Weights
-
-if TYPE_CHECKING:
-    from metpipe.engine.model import Model
 
 __all__ = ["HybridLegacy", "HybridShape"]
 
@@ -51,26 +47,6 @@ class HybridLegacy:
 
     def __post_init__(self) -> None:
         self._buffers = Buffers(self.allocator)
-
-    @classmethod
-    def of_model(
-        cls, model: Model, kernels: Kernels, step: Mapping[str, torch.Tensor | int]
-    ) -> HybridLegacy:
-        """The forward of a loaded model."""
-        shape = HybridShape.from_config(model.config)
-        return cls(
-            shape=shape,
-            kernels=kernels,
-            weights=model.weights,
-            states=model.states,
-            snapshots=model.snapshots,
-            step=step,
-            rope=model.rope(shape.rope(model.config)),
-            allocator=model.allocator,
-            max_rows=model.sizes.max_rows,
-            max_head_rows=model.sizes.max_head_rows,
-            drafter_hidden=model.drafter_hidden_SD,
-        )
 
     def bind(self, mode: str, rows: int) -> LegacyStep:
         """The launches of a step of `rows` rows, of the draft head in mode draft.

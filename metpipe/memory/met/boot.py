@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from metpipe.memory.met.count import side_of
+from metpipe.memory.met.held import side_of
 from metpipe.memory.met.side import BootPools, Outside, WhatIfs
 from metpipe.memory.point import Point, Workload
 from metpipe.memory.report import MemoryReport

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from metpipe.errors import ConfigError
-from metpipe.memory.met.caches import CacheUnits, cache_rows
-from metpipe.memory.met.demand import DRAFT_BLOCK, draft_blocks, main_blocks
-from metpipe.memory.met.engine_counts import EngineCounts, engine_counts
+from metpipe.memory.met.held import counts_at, main_pool, side_of, states_of
 from metpipe.memory.met.legacy_arena import ArenaSizes, arena_bytes, two_phase_bytes
-from metpipe.memory.met.side import MetSide
-from metpipe.memory.met.states import Pool, StateFormats, state_rows
 from metpipe.memory.point import Point
 from metpipe.memory.report import Counts, RunBytes, StateBytes, Status, Term
 from metpipe.memory.workspaces import Program, workspaces_of
 
-__all__ = ["count", "counts_at", "side_of", "terms"]
+__all__ = ["arena_sizes", "count", "terms"]
 
 SOURCES: Mapping[str, str] = {
     "weights": "bound matrices and the embedding in the formats that the checkpoint declares",
@@ -63,7 +59,7 @@ def terms(point: Point) -> tuple[Term, ...]:
     Raises:
         ConfigError: as `count`.
     """
-    return _terms(point, _states(point))
+    return _terms(point, states_of(point))
 
 
 def count(point: Point) -> Counts:
@@ -74,7 +70,7 @@ def count(point: Point) -> Counts:
     Raises:
         ConfigError: a device without SMs, a dtype without a size, a state that no verify can undo.
     """
-    side, states = side_of(point), _states(point)
+    side, states = side_of(point), states_of(point)
     programs = programs_of(point)
     return Counts(
         terms=_terms(point, states),
@@ -82,29 +78,10 @@ def count(point: Point) -> Counts:
         states=states,
         runs=tuple(_run(point, program) for program in programs),
         workspaces=workspaces_of(point, programs),
-        kv_blocks=_main_pool(point).blocks if _has_cache(point) else 0,
+        kv_blocks=main_pool(point).blocks if _has_cache(point) else 0,
         pool_bytes=sum(s.bytes for s in states if s.holding == "blocks" and s.section == "main"),
         notes=(),
         host=sum(state.bytes for state in states if state.holding == "host"),
-    )
-
-
-def side_of(point: Point) -> MetSide:
-    """The point's prepared side."""
-    assert point.met is not None, "a point of the met accounting is prepared"
-    return point.met
-
-
-def counts_at(point: Point) -> EngineCounts:
-    """The engine's counts at the point's slots."""
-    side = side_of(point)
-    return engine_counts(
-        point.serve,
-        side.flags,
-        side.model.shape,
-        side.model.caps,
-        point.num_slots,
-        side.what_ifs.tree_nodes,
     )
 
 
@@ -195,60 +172,7 @@ def _run(point: Point, program: Program) -> RunBytes:
     return RunBytes(label, mode, rows, *sizes.arena(rows), uncovered=sizes.uncovered)
 
 
-def _states(point: Point) -> tuple[StateBytes, ...]:
-    side, counts = side_of(point), counts_at(point)
-    main = _main_pool(point)
-    rows = state_rows(
-        point.planned.states, formats_of(point), counts, main, _draft_pool(point, main.blocks)
-    )
-    return (*rows, *cache_rows(side.model.caches, _units(point, counts)))
-
-
-def formats_of(point: Point) -> StateFormats:
-    """Dtypes of the states. The draft's cache is FP8 only beside an NVFP4 draft of this family."""
-    side, serve = side_of(point), point.serve
-    narrow = side.flags.mtp_quantization == "nvfp4" and side.model.arch == "qwen3_6_moe"
-    return StateFormats(
-        kv_cache_dtype=serve.kv_cache_dtype,
-        draft_kv_cache_dtype="fp8" if narrow else "bf16",
-        ssm_h_storage="f16" if serve.ssm_h_dtype == "f16-pool" else serve.ssm_h_dtype,
-    )
-
-
 def _has_cache(point: Point) -> bool:
     return any(
         group.kind == "paged_kv" and group.section == "main" for group in point.planned.states
-    )
-
-
-def _main_pool(point: Point) -> Pool:
-    side, block = side_of(point), point.serve.block_size
-    if side.pools is not None:
-        return Pool(side.pools.kv_blocks, block)
-    nodes = side.what_ifs.tree_nodes or 0
-    return Pool(main_blocks(point.workload.concurrency, point.num_tokens, nodes, block), block)
-
-
-def _draft_pool(point: Point, blocks: int) -> Pool | None:
-    side, counts = side_of(point), counts_at(point)
-    if not (counts.speculates and side.model.drafts):
-        return None
-    if side.pools is not None:
-        return Pool(side.pools.draft_kv_blocks, DRAFT_BLOCK)
-    return Pool(draft_blocks(point.num_tokens, blocks, counts.mtp_max_seqs), DRAFT_BLOCK)
-
-
-def _units(point: Point, counts: EngineCounts) -> CacheUnits:
-    what_ifs = side_of(point).what_ifs
-    return CacheUnits(
-        prefix_slots=counts.prefix_slots,
-        ring_depth=counts.ring_depth,
-        slots=counts.slots,
-        carry_slots=counts.carry_slots,
-        carry_rows=counts.carry_rows,
-        verify_rows=counts.verify_rows,
-        capture_rows=what_ifs.capture_rows,
-        sequences=point.workload.concurrency,
-        history=point.num_tokens if what_ifs.prompt_lookup else None,
-        tree_nodes=what_ifs.tree_nodes,
     )

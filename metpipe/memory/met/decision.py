@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from metpipe.memory.evaluate import headroom_at
-from metpipe.memory.met.count import side_of
+from metpipe.memory.met.held import side_of
 from metpipe.memory.met.prepare import with_setting
 from metpipe.memory.met.side import Decision, MetSide, WhatIfs
 from metpipe.memory.point import Point, Workload

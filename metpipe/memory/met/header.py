@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metpipe.memory.met.count import arena_sizes, counts_at, formats_of, side_of
+from metpipe.memory.met.count import arena_sizes
+from metpipe.memory.met.held import counts_at, formats_of, side_of
 from metpipe.memory.met.legacy_arena import two_phase_bytes
 from metpipe.memory.met.side import Decision
 from metpipe.memory.point import Point

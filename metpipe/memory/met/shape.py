@@ -94,12 +94,7 @@ def shape_of(circuit: Circuit) -> ModelShape:
         ConfigError: it has an op whose buffers no formula gives, or lacks a dim that one needs.
     """
     ops = {node.op for node in circuit.nodes}
-    if unknown := sorted(ops & set(UNKNOWN_OPS)):
-        what = UNKNOWN_OPS[unknown[0]]
-        raise ConfigError(
-            f"memory.accounting=met: {circuit.arch} has {what}, for whose buffers met's arena "
-            "has no known formula; plan it with memory.accounting=metpipe"
-        )
+    _refuse_unknown(circuit, ops)
     dims = circuit.dims
     is_moe, is_latent = bool(dims.get("experts")), bool(dims.get("moe_latent"))
     moe_io = dims.get("moe_io", dims["hidden"]) if is_moe else 0
@@ -121,6 +116,19 @@ SOMETIMES = (
     "mamba_heads", "mamba_head_dim", "ssm_state", "ssm_groups",
 )  # fmt: skip
 """Dims that only some families have; one that is absent is a part that is absent."""
+
+
+def _refuse_unknown(circuit: Circuit, ops: set[str]) -> None:
+    """What no formula of the arena speaks of: an op, or attention of more than one width."""
+    what = [UNKNOWN_OPS[op] for op in sorted(ops & set(UNKNOWN_OPS))]
+    outputs = [node for node in circuit.nodes if node.role == "o"]
+    if len({circuit.edges[node.inputs[0]].dim for node in outputs}) > 1:
+        what.append("attention of several widths")
+    if what:
+        raise ConfigError(
+            f"memory.accounting=met: {circuit.arch} has {what[0]}, for whose buffers met's arena "
+            "has no known formula; plan it with memory.accounting=metpipe"
+        )
 
 
 def _needed(circuit: Circuit, name: str) -> int:

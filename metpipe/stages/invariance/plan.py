@@ -159,11 +159,13 @@ def _slots(table: Table, tokens: Tokens) -> Iterator[Planned]:
     gap = Case(MODE, "fragmented", table.prompts[:width], table.steps, fragmented=True)
     name = f"slot 0 against {width} fragmented slots and scattered blocks"
     yield _batch(table, tokens, "slot", name, width, gap)
+    moved = Case(MODE, "spilled", prompt, table.steps, spill=table.steps // 2)
+    yield _batch(table, tokens, "slot", "one slot against another that it was spilled to", 1, moved)
 
 
 def _neighbours(table: Table, tokens: Tokens) -> Iterator[Planned]:
     """All rows but one get other prompts and other tokens."""
-    for width in (2, min(FRAGMENTED, table.limit), table.limit):
+    for width in sorted({2, min(FRAGMENTED, table.limit), table.limit}):
         kept = width // 2
         prompts = tuple(table.prompts[i] if i == kept else table.others[i] for i in range(width))
         case = Case(MODE, f"neighbours of {kept}", prompts, table.steps)

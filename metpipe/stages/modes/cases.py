@@ -13,8 +13,10 @@ from metpipe.diff.speculation import verify_shapes
 from metpipe.stages.modes.capacity import capped
 from metpipe.stages.modes.case import Case
 
-__all__ = ["Facts", "cases_of"]
+__all__ = ["PLAIN", "Facts", "cases_of"]
 
+PLAIN = "plain decode"
+"""The case that a speculative one is timed against."""
 PREFILL_STEPS = 2
 """Decode steps behind a prefill: what it left behind must be of use."""
 SHORTEST_RESTORE = 256
@@ -54,6 +56,8 @@ def _batch(run: Run, facts: Facts) -> Iterator[Case]:
 
 def _verify(run: Run, facts: Facts) -> Iterator[Case]:
     prompt = facts.prompts[0]
+    if facts.drafts:
+        yield Case("verify", PLAIN, (prompt,), run.steps)
     for width in run.verify or ():
         yield Case("verify", f"K={width}", (prompt,), run.steps, widths=(width,))
         if facts.drafts:
@@ -94,13 +98,14 @@ def _verify_batch(run: Run, facts: Facts) -> Iterator[Case]:
 def _prefill(run: Run, facts: Facts) -> Iterator[Case]:
     for length in run.prefill or ():
         prompt = tuple(prompt_of_len(length, facts.vocab_size))
+        tokens = "1 token" if length == 1 else f"{length} tokens"
         chunks = (None, *(chunk for chunk in run.prefill_chunk or () if chunk < length))
         for chunk in chunks:
             path = "" if chunk is None else f" in chunks of {chunk}"
-            yield Case("prefill", f"{length} tokens{path}", (prompt,), PREFILL_STEPS, chunk=chunk)
+            yield Case("prefill", f"{tokens}{path}", (prompt,), PREFILL_STEPS, chunk=chunk)
         if length >= SHORTEST_RESTORE:
             tail = tuple(prompt_of_len(TAIL, facts.vocab_size))
-            name = f"{length} tokens restored, {TAIL} computed"
+            name = f"{tokens} restored, {TAIL} computed"
             yield Case("prefill", name, (prompt + tail,), PREFILL_STEPS, restored=length)
 
 

@@ -1,8 +1,8 @@
 """The one thing that a detection control changes in a case, and where it must be seen.
 
-Decode: the token fed half way, of the middle row. Verify: an accepted draft, and a rejected one,
-after which all must be equal again. Prefill: the token in the middle of the prompt. A spilled
-sequence: the last byte of its record.
+Decode: the token fed half way, of the middle row. Verify: the last accepted draft, and the first
+rejected one, after which all must be equal again. Prefill: the token in the middle of the prompt.
+A spilled sequence: the last byte of its record.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _drafts_changed(case: Case, trace: Trace, vocab_size: int) -> Iterator[Chang
         step = _step_where(counts, case.widths[sequence], accepted=wanted)
         if step is None:
             continue
-        row = first + (counts[step] if wanted else case.widths[sequence] - 1)
+        row = first + counts[step] + (0 if wanted else 1)  # the first that a commit must leave out
         script = _with_token(trace, step, row, vocab_size)
         yield Change(f"{name} draft in row {row} changed", case, script, step, row, recovers)
 

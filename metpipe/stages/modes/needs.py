@@ -38,18 +38,19 @@ def check_fits(cases: Sequence[Case], max_seq_len: int, slots: int | None) -> No
     Raises:
         ConfigError: naming the case, what it needs and what would fit.
     """
-    for case in cases:
-        longest = max(case.reserved)
-        if longest > max_seq_len:
-            raise ConfigError(
-                f"serve.max_seq_len={max_seq_len}: {case.full_name} holds {longest} tokens with "
-                f"its {case.steps} steps; raise it to {longest}, or lower steps or lengths"
-            )
-        if slots is not None and _slots(case) > slots:
-            raise ConfigError(
-                f"slots={slots}: {case.full_name} needs {_slots(case)} state slots; set "
-                f"slots={_slots(case)} or leave slots out; {_fitting(case, slots)}"
-            )
+    longest = max(cases, key=lambda case: max(case.reserved))
+    tokens = max(longest.reserved)
+    if tokens > max_seq_len:
+        raise ConfigError(
+            f"serve.max_seq_len={max_seq_len}: {longest.full_name} holds {tokens} tokens with "
+            f"its {longest.steps} steps; raise it to {tokens}, or lower steps or lengths"
+        )
+    widest = max(cases, key=_slots)
+    if slots is not None and _slots(widest) > slots:
+        raise ConfigError(
+            f"slots={slots}: {widest.full_name} needs {_slots(widest)} state slots; set "
+            f"slots={_slots(widest)} or leave slots out; {_fitting(widest, slots)}"
+        )
 
 
 def _fitting(case: Case, slots: int) -> str:

@@ -16,11 +16,12 @@ import torch
 from metpipe.diff.digest import row_digests
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
+from metpipe.engine.gpu import wait
 from metpipe.engine.model import Model
 from metpipe.engine.pools import Sequence as Opened
 from metpipe.stages.modes.case import Case
 
-__all__ = ["Recording", "UnownedBytes", "Watch"]
+__all__ = ["MS", "Recording", "UnownedBytes", "Watch"]
 
 MS = 1000.0
 
@@ -72,6 +73,7 @@ class Recording:
     _drafted: list[tuple[int, ...]] = field(default_factory=list)
     _enqueue_ms: list[float] = field(default_factory=list)
     _step_ms: list[float] = field(default_factory=list)
+    _draft_ms: list[float] = field(default_factory=list)
     _ends: dict[str, str] = field(default_factory=dict)
     _slots: tuple[int, ...] = ()
     _after: dict[str, str] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Recording:
     def opened(self) -> Iterator[list[Opened]]:
         """The case's sequences, with blocks for all they will hold; closed in reverse order."""
         try:
+            self.model.poison()
             self._open()
             self._prefilled_before = self.forward.prefilled
             self._before = self.model.unowned_digests(*self.sequences)
@@ -120,6 +123,8 @@ class Recording:
         logits_RV = call()
         enqueued = time.perf_counter()
         kept_RV = logits_RV.clone()
+        wait(kept_RV.device)
+        self.forward.seconds += time.perf_counter() - enqueued
         self._enqueue_ms.append((enqueued - begin) * MS)
         self._step_ms.append((time.perf_counter() - begin) * MS)
         return kept_RV
@@ -137,6 +142,7 @@ class Recording:
         *,
         accepted: Sequence[int] = (),
         ids: Sequence[int] = (),
+        draft_ms: float | None = None,
     ) -> None:
         """One step, once what it commits is committed: `counts` tokens of each sequence."""
         step = len(self._fed)
@@ -145,6 +151,8 @@ class Recording:
         written = self.model.digests.written(self.sequences, counts)
         self.watch.states(step, written)
         self._states.append(written)
+        if draft_ms is not None:
+            self._draft_ms.append(draft_ms)
         if accepted:
             self._accepted.append(tuple(accepted))
         self._note_ids(step, ids)
@@ -169,6 +177,7 @@ class Recording:
             step_ms=tuple(self._step_ms),
             accepted=tuple(self._accepted),
             drafted=tuple(self._drafted),
+            draft_ms=tuple(self._draft_ms),
             slots=self._slots,
             computed=self.forward.prefilled - self._prefilled_before,
         )

@@ -37,8 +37,8 @@ def spilled(run: Recording, record: Path | None, script: Trace | None, flip: boo
         restored_B[-1] ^= FLIPPED_BITS
     scribble(run, old)
     new = run.model.open(reserve=run.case.reserved[0])
-    restore(run.model, new, restored_B)
     run.replace_sequence(new)
+    restore(run.model, new, restored_B)
 
 
 def resumed(run: Recording, sequence: Opened, prompt: tuple[int, ...]) -> int:
@@ -52,8 +52,8 @@ def resumed(run: Recording, sequence: Opened, prompt: tuple[int, ...]) -> int:
     record_B = save(run.model, prime)
     scribble(run, prime)
     run.model.close(prime)
-    restore(run.model, sequence, record_B)
     run.rebase()
+    restore(run.model, sequence, record_B)
     return sequence.length
 
 

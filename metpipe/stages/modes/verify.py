@@ -8,6 +8,7 @@ Shapes: S sequences, R rows of a step, C drafts a step, V vocabulary.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -17,7 +18,7 @@ from metpipe.diff.argmax import argmax_rows
 from metpipe.diff.speculation import count_accepted, draft_tokens
 from metpipe.diff.trace import Trace
 from metpipe.engine.pools import Sequence
-from metpipe.stages.modes.recording import Recording
+from metpipe.stages.modes.recording import MS, Recording
 from metpipe.stages.modes.steps import decode, prefill
 
 __all__ = ["drive_verify"]
@@ -110,12 +111,17 @@ class _Verify:
         run, case = self.run, self.run.case
         tokens = self._tokens(step)
         logits_RV = run.timed(lambda: self._verify(tokens))
-        accepted = self._accepted(step, tokens, logits_RV)
-        self._commit(step, tokens, accepted, logits_RV)
+        outputs = self._outputs(step, logits_RV)
+        accepted = self._accepted(step, tokens, outputs)
+        self._commit(tokens, accepted)
+        self._last = self._next(step, accepted, outputs)
         rows = [logits_RV]
         ids: list[int] = []
+        draft_ms = None
         if case.num_drafts:
+            begin = time.perf_counter()
             drafted_RV, ids = self._propose()
+            draft_ms = (time.perf_counter() - begin) * MS
             rows.append(drafted_RV)
         run.stepped(
             [token for row in tokens for token in row],
@@ -123,6 +129,7 @@ class _Verify:
             [count + 1 for count in accepted],
             accepted=accepted,
             ids=ids,
+            draft_ms=draft_ms,
         )
 
     def _tokens(self, step: int) -> list[list[int]]:
@@ -150,15 +157,18 @@ class _Verify:
             return run.forward.verify(run.sequences[0], tokens[0])
         return run.forward.verify_batch(run.sequences, tokens)
 
-    def _accepted(self, step: int, tokens: list[list[int]], logits_RV: torch.Tensor) -> list[int]:
+    def _outputs(self, step: int, logits_RV: torch.Tensor) -> list[list[int]]:
+        """The greedy choice of each row, by sequence; empty where a replay does not need it."""
+        if self.script is not None and step + 1 < len(self.script.fed):
+            return []
+        return self._split(argmax_rows(logits_RV).tolist())
+
+    def _accepted(self, step: int, tokens: list[list[int]], outputs: list[list[int]]) -> list[int]:
         if self.script is not None:
             return list(self.script.accepted[step])
-        outputs = self._split(argmax_rows(logits_RV).tolist())
         return [count_accepted(fed, out) for fed, out in zip(tokens, outputs, strict=True)]
 
-    def _commit(
-        self, step: int, tokens: list[list[int]], accepted: list[int], logits_RV: torch.Tensor
-    ) -> None:
+    def _commit(self, tokens: list[list[int]], accepted: list[int]) -> None:
         """Rewind what was rejected, commit the rest; the head's cache keeps what is committed."""
         run, forward = self.run, self.run.forward
         first = [0, *accumulate(run.case.widths)][: len(tokens)]
@@ -173,7 +183,6 @@ class _Verify:
             forward.commit(sequence, kept + 1)
             if run.case.drafts_verified and not rejected:
                 self._trim(sequence, kept)
-        self._last = self._next(step, accepted, logits_RV)
         self._committed = [
             at + kept + 1 for at, kept in zip(self._committed, accepted, strict=True)
         ]
@@ -187,11 +196,10 @@ class _Verify:
         length = sequence.draft_length - count + min(kept + 1, count)
         self.run.forward.trim(sequence, length)
 
-    def _next(self, step: int, accepted: list[int], logits_RV: torch.Tensor) -> list[int]:
+    def _next(self, step: int, accepted: list[int], outputs: list[list[int]]) -> list[int]:
         """The token behind each sequence's last accepted row."""
         if self.script is not None and step + 1 < len(self.script.fed):
             return [row[0] for row in self._tokens(step + 1)]
-        outputs = self._split(argmax_rows(logits_RV).tolist())
         return [out[kept] for out, kept in zip(outputs, accepted, strict=True)]
 
     def _split(self, rows: list[int]) -> list[list[int]]:

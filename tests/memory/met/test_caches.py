@@ -106,6 +106,16 @@ def test_prefix_snapshots_are_f32_whatever_the_pool_stores():
     assert narrow["gdn.prefix_h"] == wide["gdn.prefix_h"]
 
 
+def test_the_decode_ring_of_a_serve_that_drafts_nothing():
+    """Published for Nemotron-3-Nano at 8 slots, 3082.0 MiB, and for the 122B at one, 1206."""
+    for choice, slots, ring in (
+        ("nemotron_3_nano_30b_a3b_nvfp4", 8, 8 * 8 * 48.15625),
+        ("qwen3_5_122b_a10b_nvfp4", 1, 1206),
+    ):
+        found = cache_of(point_of(choice, {"max_batch_size": slots}))
+        assert sum(size for name, size in found.items() if ".ring_" in name) == ring * MIB
+
+
 def test_a_dense_model_without_states_or_drafts_has_only_what_any_has():
     point = point_of("qwen3_8b", DEFAULT | {"enable_prefix_caching": True})
     assert set(cache_of(point)) == {"head.prompt_lookup", "head.tree_mask", "head.draft_tokens"}

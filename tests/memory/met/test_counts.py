@@ -6,9 +6,9 @@ import pytest
 
 from metpipe.errors import ConfigError
 from metpipe.memory.met.behaviour_toml import parse_behaviour
-from metpipe.memory.met.count import counts_at
 from metpipe.memory.met.demand import draft_blocks, main_blocks
 from metpipe.memory.met.engine_counts import dispatch_cap, verify_slots
+from metpipe.memory.met.held import counts_at
 from metpipe.memory.met.ladder import Rung, drafts_at, parse_ladder
 
 from .points import point_of

@@ -129,9 +129,10 @@ def test_scratch_of_experts_holds_their_ids():
 
 
 def test_classes_of_devices_say_how_they_split():
+    """Met's engine decides for four classes; for the rest its accounting refuses."""
     policies = {device.device_class: device.split_k for device in devices().by_id.values()}
-    assert policies == {
-        "cpu": None, "gb10": "legacy", "hopper": "auto", "b200": "legacy", "b300": "legacy"
+    assert {name: policy for name, policy in policies.items() if policy is not None} == {
+        "gb10": "legacy", "hopper": "auto", "b200": "legacy", "b300": "legacy"
     }  # fmt: skip
 
 

@@ -84,6 +84,11 @@ def test_an_op_whose_buffers_nobody_knows():
         shape_of(replace(circuit, nodes=(*circuit.nodes, strange)))
 
 
+def test_attention_of_two_widths_has_no_formula():
+    with pytest.raises(ConfigError, match="gemma4 has attention of several widths"):
+        shape_of(circuit_of("gemma_4_31b_it_nvfp4"))
+
+
 def test_a_shape_that_its_format_cannot_hold():
     circuit = circuit_of(DENSE)
     nodes = [

@@ -128,6 +128,7 @@ def test_a_tied_head_stores_nothing_again():
         ("qwen3_8_27b_nvfp4", 22_490_993_088),
         ("qwen3_6_35b_a3b_fp8", 36_563_511_552),
         ("qwen3_6_35b_a3b_nvfp4", 22_511_932_116),
+        ("nemotron_3_nano_30b_a3b_nvfp4", 19_322_023_744),
     ],
 )
 def test_all_that_a_published_checkpoint_stores(choice, stored):
@@ -187,6 +188,10 @@ def test_parts_of_the_dense_hybrid_as_published():
         ("qwen3_6_35b_a3b_nvfp4", "moe-nvfp4-expert-twin", 17348),
         ("qwen3_6_35b_a3b_nvfp4", "moe-nvfp4-shared-fp8-predequant", 120),
         ("qwen3_6_35b_a3b_nvfp4", "head-nvfp4-twin", 273),
+        ("nemotron_3_nano_30b_a3b_nvfp4", "nemotron-expert-twin", 15758),
+        ("nemotron_3_nano_30b_a3b_nvfp4", "nemotron-mamba-fp8-predequant", 628),
+        ("nemotron_3_nano_30b_a3b_nvfp4", "head-nvfp4-twin", 189),
+        ("nemotron_3_super_120b_a12b_nvfp4", "nemotron-expert-twin", 0),
     ],
 )
 def test_what_each_copy_costs_a_serve(choice, rule_id, mib):

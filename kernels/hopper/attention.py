@@ -1,0 +1,221 @@
+"""Causal attention over the paged KV cache: the query heads of one kv head of one row at a time.
+
+Numerics: tokens are split at fixed positions (SPLIT apart from position 0), so that the order
+depends on the row's position only. Within a split: scores by the tensor core times scale, their
+maximum m, p = exp(score - m), sums = sum of p, and acc = bf16(p) V by the tensor core. Splits are
+merged from the first to the last: both sides rescaled by exp of their maximum less the greater
+one, then added. acc / sums is rounded to bf16 once. Tokens past the position are never read.
+
+Few rows: a program per split leaves its part in scratch memory, and the last to arrive merges all.
+Many rows: one program goes through its row's splits. The same operations either way.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .check import bf16, disjoint, i32, matrix
+from .jit import device, kernel
+from .kv import pool_row
+from .launch import bind
+from .scalar import exp
+from .sums import power_of_two
+from .workspace import COUNTERS, counters, scratch
+
+__all__ = ["paged_attention", "scratch_bytes"]
+
+MAX_HEAD_DIM = 512
+LEAST_TILE = 16
+SPLIT = 128
+"""Tokens of a split: part of the numerics."""
+WIDE_HEAD = 128
+"""Head dim above which a program has twice the threads."""
+ENOUGH_PROGRAMS = 512
+"""Rows times kv heads from which on a row's splits are one program's."""
+
+
+@device
+def _attend(
+    q, k_pool, v_pool, table, first, position, columns, pool_rows, kv_dim, scale,
+    SIZE: tl.constexpr, SPLIT: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """(m [G], sums [G], acc [G, D]) of the tokens first .. first + SPLIT - 1, up to the position.
+
+    q: bf16 [G, D]; the pools point at the kv head's part of pool row 0.
+    """
+    token = first + tl.arange(0, SPLIT)
+    d = tl.arange(0, D)
+    needed = token <= position
+    row = tl.where(needed, pool_row(table, token, columns, pool_rows, SIZE), -1)
+    at = row[:, None] * kv_dim + d[None, :]
+    held = (row >= 0)[:, None] & (d < HEAD)[None, :]
+    k = tl.load(k_pool + at, mask=held, other=0.0)
+    v = tl.load(v_pool + at, mask=held, other=0.0)
+    score = tl.dot(q, tl.trans(k)) * scale
+    score = tl.where(needed[None, :], score, float("-inf"))
+    lost = (needed & (row < 0)) | (position >= columns * SIZE)
+    score = tl.where(lost[None, :], float("nan"), score)
+    m = tl.max(score, 1)
+    p = exp(score - m[:, None])
+    return m, tl.sum(p, 1), tl.dot(p.to(tl.bfloat16), v)
+
+
+@device
+def _merge(m, sums, acc, m_next, sums_next, acc_next):
+    """What is merged so far, and the next split's."""
+    top = tl.maximum(m, m_next)
+    old, new = exp(m - top), exp(m_next - top)
+    return top, sums * old + sums_next * new, acc * old[:, None] + acc_next * new[:, None]
+
+
+@device
+def _query(q, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr, HEAD: tl.constexpr,
+           D: tl.constexpr):  # fmt: skip
+    """The query heads of a kv head, bf16 [G, D] filled up with zeros."""
+    g, d = tl.arange(0, G)[:, None], tl.arange(0, D)[None, :]
+    at = ((row * kv_heads + kv_head) * GROUP + g) * HEAD + d
+    return tl.load(q + at, mask=(g < GROUP) & (d < HEAD), other=0.0)
+
+
+@device
+def _put(y, acc, sums, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr,
+         HEAD: tl.constexpr, D: tl.constexpr):  # fmt: skip
+    g, d = tl.arange(0, G)[:, None], tl.arange(0, D)[None, :]
+    at = ((row * kv_heads + kv_head) * GROUP + g) * HEAD + d
+    value = tl.div_rn(acc, tl.broadcast_to(sums[:, None], (G, D)))
+    tl.store(y + at, value.to(tl.bfloat16), mask=(g < GROUP) & (d < HEAD))
+
+
+@kernel
+def _whole_rows(
+    q, k_pool, v_pool, y, positions, table, columns, pool_rows, kv_heads, scale,
+    SIZE: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr,
+    HEAD: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    row, kv_head = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    position = tl.load(positions + row)
+    tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+    shift = kv_head * HEAD
+    m = tl.full((G,), float("-inf"), tl.float32)
+    sums = tl.zeros((G,), tl.float32)
+    acc = tl.zeros((G, D), tl.float32)
+    for first in range(0, tl.minimum(position + 1, columns * SIZE), SPLIT):
+        m_next, sums_next, acc_next = _attend(
+            tile, k_pool + shift, v_pool + shift, table + row * columns, first, position, columns,
+            pool_rows, kv_heads * HEAD, scale, SIZE, SPLIT, HEAD, D,
+        )  # fmt: skip
+        m, sums, acc = _merge(m, sums, acc, m_next, sums_next, acc_next)
+    _put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+
+
+@kernel
+def _splits(
+    q, k_pool, v_pool, y, positions, table, tops, parts, arrived, columns, pool_rows, kv_heads,
+    scale, SIZE: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr,
+    HEAD: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """tops: f32 [row and kv head, split, 2, GROUP]; parts: f32 [same, split, GROUP, HEAD]."""
+    split, row, kv_head = tl.program_id(0), tl.program_id(2).to(tl.int64), tl.program_id(1)
+    position = tl.load(positions + row)
+    count = tl.minimum(tl.maximum(position // SPLIT + 1, 1), tl.num_programs(0))
+    if split < count:
+        tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+        shift = kv_head * HEAD
+        m, sums, acc = _attend(
+            tile, k_pool + shift, v_pool + shift, table + row * columns, split * SPLIT, position,
+            columns, pool_rows, kv_heads * HEAD, scale, SIZE, SPLIT, HEAD, D,
+        )  # fmt: skip
+        g, d = tl.arange(0, G), tl.arange(0, D)
+        inside = g[:, None] * HEAD + d[None, :]
+        place = row * kv_heads + kv_head
+        first = place * tl.num_programs(0)
+        real = g < GROUP
+        held = real[:, None] & (d < HEAD)[None, :]
+        tl.store(tops + (first + split) * 2 * GROUP + g, m, mask=real)
+        tl.store(tops + (first + split) * 2 * GROUP + GROUP + g, sums, mask=real)
+        tl.store(parts + (first + split) * GROUP * HEAD + inside, acc, mask=held)
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived + place, 1, sem="acq_rel", scope="gpu")
+        if before == count - 1:
+            tl.store(arrived + place, 0)
+            m = tl.full((G,), float("-inf"), tl.float32)
+            sums = tl.zeros((G,), tl.float32)
+            acc = tl.zeros((G, D), tl.float32)
+            for other in range(count):
+                at = first + other
+                tops_at = tops + at * 2 * GROUP + g
+                m_next = tl.load(tops_at, mask=real, other=0.0, cache_modifier=".cg")
+                sums_next = tl.load(tops_at + GROUP, mask=real, other=1.0, cache_modifier=".cg")
+                parts_at = parts + at * GROUP * HEAD + inside
+                acc_next = tl.load(parts_at, mask=held, other=0.0, cache_modifier=".cg")
+                m, sums, acc = _merge(m, sums, acc, m_next, sums_next, acc_next)
+            _put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+
+
+def paged_attention(
+    *,
+    q: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    y: torch.Tensor,
+    head_dim: int,
+    scale: float,
+) -> object:
+    """Row r attends to tokens 0..positions[r] of its own block table.
+
+    q, y: bf16 [rows, q_heads * head_dim]; pools: bf16 [pool rows, kv_heads * head_dim]; positions:
+    i32 [rows]; block_table: i32 [rows, blocks]. Query head h reads kv head h // (q_heads /
+    kv_heads). A row whose tokens lie outside its table or the pool gives NaN.
+    """
+    rows, q_dim = matrix("q", q)
+    pool_rows, kv_dim = matrix("k_pool", k_pool)
+    columns = matrix("block_table", block_table)[1]
+    kv_heads, group = _heads(q_dim, kv_dim, head_dim)
+    disjoint({"y": y}, {"q": q, "k_pool": k_pool, "v_pool": v_pool, "positions": positions})
+    tensors = (
+        bf16("q", q, (rows, q_dim)),
+        bf16("k_pool", k_pool, (pool_rows, kv_dim)),
+        bf16("v_pool", v_pool, (pool_rows, kv_dim)),
+        bf16("y", y, (rows, q_dim)),
+        i32("positions", positions, (rows,)),
+        i32("block_table", block_table, (rows, columns)),
+    )
+    tile = power_of_two(group, LEAST_TILE)
+    depth = power_of_two(head_dim, LEAST_TILE)
+    sizes = (
+        columns, pool_rows, kv_heads, float(scale), block_size, SPLIT, group, tile, head_dim, depth,
+    )  # fmt: skip
+    warps = 8 if head_dim > WIDE_HEAD else 4
+    if rows * kv_heads >= ENOUGH_PROGRAMS:
+        return bind(_whole_rows, (kv_heads, rows), (*tensors, *sizes), warps, stages=1)
+    splits = triton.cdiv(columns * block_size, SPLIT)
+    parts = rows * kv_heads * splits * group
+    floats = scratch(parts * (head_dim + 2))
+    own = (floats[parts * head_dim :], floats, counters())
+    return bind(_splits, (splits, kv_heads, rows), (*tensors, *own, *sizes), warps, stages=1)
+
+
+def scratch_bytes(*, q_heads: int, kv_heads: int, head_dim: int, max_seq_len: int) -> int:
+    """Bytes of scratch memory for any number of rows: FAMILIES.toml states the same."""
+    splits = triton.cdiv(max_seq_len, SPLIT) + 1
+    return 4 * ENOUGH_PROGRAMS * splits * (q_heads // kv_heads) * (head_dim + 2)
+
+
+def _heads(q_dim: int, kv_dim: int, head_dim: int) -> tuple[int, int]:
+    """KV heads, and how many query heads share one."""
+    heads, kv_heads = q_dim // head_dim, kv_dim // head_dim
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"head_dim is {head_dim}: this kernel holds at most {MAX_HEAD_DIM}")
+    if q_dim % head_dim or kv_dim % head_dim or heads % kv_heads:
+        raise ValueError(
+            f"q has {q_dim} columns and the pools {kv_dim}: not whole heads of {head_dim}, or "
+            "query heads that kv heads do not divide"
+        )
+    if kv_heads > COUNTERS:
+        raise ValueError(f"{kv_heads} kv heads: this kernel counts at most {COUNTERS}")
+    return kv_heads, heads // kv_heads

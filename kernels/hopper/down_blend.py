@@ -1,0 +1,164 @@
+"""The experts' last products and their weighted sum in one launch, the shared expert's too.
+
+Numerics: those of blend.py, of products rounded to bf16 as they would be stored.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .check import bf16, disjoint, f32, i32, matrix
+from .dot import product, tile_columns, tile_rows
+from .experts import expert_count
+from .jit import device, kernel
+from .launch import bind
+from .scalar import round_bf16, sigmoid
+from .tiles import Tile
+
+__all__ = ["down_blend", "shared_down_blend"]
+
+TILE = Tile(16, 32, 128, False, 4, 3)
+
+
+@device
+def _chosen(
+    x, ids, weight, weights, row, column, experts, n, k, COUNT: tl.constexpr, R: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """The weighted sum of a token's choices, float32 [R, N] of which row 0 counts."""
+    total = tl.zeros((R, N), tl.float32)
+    for choice in range(COUNT):
+        at = row * COUNT + choice
+        expert = tl.load(ids + at).to(tl.int64)
+        real = (expert >= 0) & (expert < experts)
+        w = weight + tl.where(real, expert, 0) * n * k
+        value = round_bf16(product(x + at * k, w, 0, column, 1, n, k, R, N, K, EVEN, False))
+        value = tl.where(real, value, float("nan"))
+        total = tl.fma(tl.broadcast_to(tl.load(weights + at), (R, N)), value, total)
+    return total
+
+
+@kernel
+def _down_blend(
+    x, ids, weight, weights, shared, gate, y, experts, n, k, COUNT: tl.constexpr, R: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * N
+    total = _chosen(x, ids, weight, weights, row, column, experts, n, k, COUNT, R, N, K, EVEN)
+    r, c = tile_rows(0, R, False), tile_columns(column, N, False)
+    here = (r < 1) & (c < n)
+    at = row * n + c + r * 0
+    opened = sigmoid(tl.load(gate + row).to(tl.float32))
+    value = tl.load(shared + at, mask=here, other=0.0).to(tl.float32)
+    total = tl.fma(tl.broadcast_to(opened, (R, N)), value, total)
+    tl.store(y + at, total.to(tl.bfloat16), mask=here)
+
+
+@kernel
+def _shared_down_blend(
+    x, ids, weight, weights, shared_x, shared_weight, gate_x, gate_weight, y, experts, n, k,
+    shared_k, gate_k, COUNT: tl.constexpr, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, GATE_EVEN: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * N
+    total = _chosen(x, ids, weight, weights, row, column, experts, n, k, COUNT, R, N, K, EVEN)
+    # A matrix of one output: every column of the tile is that output.
+    logit = product(
+        gate_x + row * gate_k, gate_weight, 0, 0, 1, 1, gate_k, R, N, K, GATE_EVEN, False
+    )
+    value = product(
+        shared_x + row * shared_k, shared_weight, 0, column, 1, n, shared_k, R, N, K, SHARED_EVEN,
+        False,
+    )  # fmt: skip
+    total = tl.fma(sigmoid(round_bf16(logit)), round_bf16(value), total)
+    r, c = tile_rows(0, R, False), tile_columns(column, N, False)
+    tl.store(y + row * n + c + r * 0, total.to(tl.bfloat16), mask=(r < 1) & (c < n))
+
+
+def down_blend(
+    *,
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weight: torch.Tensor,
+    weights: torch.Tensor,
+    shared: torch.Tensor,
+    shared_gate: torch.Tensor,
+    y: torch.Tensor,
+) -> object:
+    """`expert_down`, rounded to bf16, then `blend`: x [n * top_k, k], weight [experts, dim, k]."""
+    tokens, count, n, k, experts, tile = _sizes(x, ids, weight, y)
+    read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared": shared}
+    disjoint({"y": y}, {**read, "shared_gate": shared_gate})
+    arguments = (
+        bf16("x", x, (tokens * count, k)),
+        i32("ids", ids, (tokens, count)),
+        bf16("weight", weight, tuple(weight.shape)),
+        f32("weights", weights, (tokens, count)),
+        bf16("shared", shared, (tokens, n)),
+        bf16("shared_gate", shared_gate, (tokens, 1)),
+        bf16("y", y, (tokens, n)),
+        experts,
+        n,
+        k,
+        count,
+        *tile.constants,
+        k % tile.k == 0,
+    )
+    grid = (tokens, triton.cdiv(n, tile.n))
+    return bind(_down_blend, grid, arguments, tile.warps, tile.stages)
+
+
+def shared_down_blend(
+    *,
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weight: torch.Tensor,
+    weights: torch.Tensor,
+    shared_x: torch.Tensor,
+    shared_weight: torch.Tensor,
+    gate_x: torch.Tensor,
+    gate_weight: torch.Tensor,
+    y: torch.Tensor,
+) -> object:
+    """`down_blend` with the shared expert's down and gate linears, rounded to bf16 each.
+
+    shared_x: bf16 [n, inter], shared_weight: [dim, inter]; gate_x: [n, hidden], gate_weight: [1,
+    hidden].
+    """
+    tokens, count, n, k, experts, tile = _sizes(x, ids, weight, y)
+    inter, hidden = matrix("shared_x", shared_x)[1], matrix("gate_x", gate_x)[1]
+    read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared_x": shared_x}
+    disjoint({"y": y}, {**read, "gate_x": gate_x, "shared_weight": shared_weight})
+    arguments = (
+        bf16("x", x, (tokens * count, k)),
+        i32("ids", ids, (tokens, count)),
+        bf16("weight", weight, tuple(weight.shape)),
+        f32("weights", weights, (tokens, count)),
+        bf16("shared_x", shared_x, (tokens, inter)),
+        bf16("shared_weight", shared_weight, (n, inter)),
+        bf16("gate_x", gate_x, (tokens, hidden)),
+        bf16("gate_weight", gate_weight, (1, hidden)),
+        bf16("y", y, (tokens, n)),
+        experts,
+        n,
+        k,
+        inter,
+        hidden,
+        count,
+        *tile.constants,
+        k % tile.k == 0,
+        inter % tile.k == 0,
+        hidden % tile.k == 0,
+    )
+    grid = (tokens, triton.cdiv(n, tile.n))
+    return bind(_shared_down_blend, grid, arguments, tile.warps, tile.stages)
+
+
+def _sizes(
+    x: torch.Tensor, ids: torch.Tensor, weight: torch.Tensor, y: torch.Tensor
+) -> tuple[int, int, int, int, int, Tile]:
+    """Tokens, choices, outputs, k, experts, and a tile with rows along its own axis."""
+    (tokens, count), n, k = matrix("ids", ids), matrix("y", y)[1], matrix("x", x)[1]
+    return tokens, count, n, k, expert_count(weight, n, k), TILE

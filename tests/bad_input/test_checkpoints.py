@@ -1,0 +1,133 @@
+"""Checkpoints that are broken, incomplete, of another family, or no checkpoint at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.bad_input.lines import DIFF, MEMORY, has
+from tests.engine.checkpoints.models import (
+    SIZES,
+    gguf_writer,
+    weights,
+    write_config,
+    write_folder,
+    write_gguf,
+    write_sharded,
+)
+
+CONFIG = {"model_type": "llama", **SIZES}
+WEIGHTS = weights("llama", tied=False)
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+Write = Callable[[Path], Path]
+
+
+def folder(config: Mapping[str, object] = CONFIG, **tensors: torch.Tensor) -> Write:
+    return lambda at: write_folder(at, {**WEIGHTS, **tensors}, config)
+
+
+def edited(edit: Callable[[Path], object]) -> Write:
+    def write(at: Path) -> Path:
+        edit(write_folder(at, WEIGHTS))
+        return at
+
+    return write
+
+
+def without(name: str) -> Write:
+    return lambda at: write_folder(at, {k: v for k, v in WEIGHTS.items() if k != name})
+
+
+def cut(at: Path, size: int) -> None:
+    os.truncate(at, size)
+
+
+def empty(at: Path) -> Path:
+    at.mkdir()
+    return at
+
+
+def pickled(at: Path) -> Path:
+    write_config(at)
+    (at / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch loaded'\ntR.")
+    return at
+
+
+def sharded(missing: str) -> Write:
+    def write(at: Path) -> Path:
+        (write_sharded(at, WEIGHTS) / missing).unlink()
+        return at
+
+    return write
+
+
+def gguf(architecture: str = "llama", keep: float = 1.0) -> Write:
+    def write(at: Path) -> Path:
+        path = write_gguf(at.with_suffix(".gguf"), architecture, WEIGHTS)
+        cut(path, int(keep * path.stat().st_size))
+        return path
+
+    return write
+
+
+def bare_gguf(at: Path) -> Path:
+    path = at.with_suffix(".gguf")
+    kept = {k: v for k, v in WEIGHTS.items() if k != UP}
+    return write_gguf(path, "llama", kept, writer=gguf_writer(path, "llama"))
+
+
+SHARD = "model-00002-of-00002.safetensors"
+ROPE = {"rope_type": "linear", "factor": "two"}
+
+
+@pytest.mark.parametrize(
+    ("write", "pipeline", "parts"),
+    [
+        (empty, MEMORY, ["has no config.json", "wants the Hugging Face folder"]),
+        (edited(lambda at: (at / "config.json").write_text("{")), MEMORY, ["isn't JSON", "mend"]),
+        (edited(lambda at: (at / "config.json").write_text("[]")), MEMORY, ["isn't a JSON object"]),
+        (folder({**CONFIG, "zzz": 1}), MEMORY, ["the key 'zzz' is not classified", "Remove it"]),
+        (folder({**CONFIG, "model_type": "gpt9"}), MEMORY, ["model_type 'gpt9'", "circuit are"]),
+        (folder({**CONFIG, "rms_norm_eps": "x"}), MEMORY, ["rms_norm_eps must be a number"]),
+        (folder({**CONFIG, "rope_scaling": ROPE}), MEMORY, ["rope_scaling.factor must be"]),
+        (without(UP), DIFF, [f"tensor {UP} is missing, expected [96, 64]", "isn't whole"]),
+        (folder(**{UP: torch.zeros(3, 4)}), DIFF, ["has shape [3, 4], expected [96, 64]"]),
+        (
+            edited(lambda at: cut(at / "model.safetensors", 200_000)),
+            MEMORY,
+            ["model.safetensors: truncated", "fetch it again"],
+        ),
+        (
+            edited(lambda at: cut(at / "model.safetensors", 50)),
+            MEMORY,
+            ["the header should be", "fetch it again"],
+        ),
+        (write_config, DIFF, ["holds config.json but no safetensors", "fetch the weights"]),
+        (pickled, MEMORY, ["pytorch_model.bin: is a pickle", "never loads one", "convert it"]),
+        (sharded(SHARD), MEMORY, [f"{SHARD}: is missing", "fetch the shard"]),
+        (sharded("model.safetensors.index.json"), MEMORY, ["2 safetensors files", "fetch the"]),
+        (gguf("gpt9"), MEMORY, ["architecture is 'gpt9'", "use the safetensors folder"]),
+        (gguf(keep=0.9), MEMORY, ["truncated: ", "fetch it again"]),
+        (gguf(keep=0.001), MEMORY, ["its header goes on beyond the file's end", "fetch it again"]),
+        (bare_gguf, DIFF, [f"tensor {UP} is missing", "isn't whole"]),
+    ],
+    ids=[
+        "no config", "no JSON", "no object", "unclassified key", "model type", "wrong type",
+        "wrong type inside", "tensor missing", "tensor shape", "truncated", "header truncated",
+        "no weights", "pickle", "shard missing", "index missing", "gguf architecture",
+        "gguf truncated", "gguf header truncated", "gguf tensor missing",
+    ],
+)  # fmt: skip
+def test_a_bad_checkpoint(refused, tmp_path, write, pipeline, parts):
+    path = write(tmp_path / "model")
+    Path("ids.jsonl").write_text("[1, 2, 3]\n")
+    prompts = ("prompts=ids.jsonl",) if pipeline == DIFF else ()
+    message = refused(f"model.checkpoint={path}", *pipeline, *prompts)
+    has(message, str(path), *parts, f"set by the override 'model.checkpoint={path}'")
+    assert not Path("loaded").exists()

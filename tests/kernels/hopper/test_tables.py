@@ -1,0 +1,77 @@
+"""The set's tables agree with its code, read without importing it: no GPU and no Triton needed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from metpipe.circuit import parse_fusions
+
+FOLDER = Path(__file__).resolve().parents[3] / "kernels" / "hopper"
+CPU = FOLDER.parent / "cpu"
+RULES = parse_fusions((FOLDER / "FUSIONS.toml").read_text(), "FUSIONS.toml").rules
+CPU_RULES = parse_fusions((CPU / "FUSIONS.toml").read_text(), "FUSIONS.toml").rules
+ONLY_CPU = {"router_top_k"}
+
+
+def functions(folder: Path) -> dict[str, set[str]]:
+    """Public function "module.func" -> its keyword parameters."""
+    return {
+        f"{path.stem}.{item.name}": {argument.arg for argument in item.args.kwonlyargs}
+        for path in folder.glob("*.py")
+        for item in ast.parse(path.read_text()).body
+        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
+    }
+
+
+DEFINED, OF_CPU = functions(FOLDER), functions(CPU)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_args_name_the_kernels_parameters_exactly(rule):
+    for kernel in rule.kernels:
+        assert set(kernel.args) == DEFINED[kernel.name] == OF_CPU[kernel.name]
+
+
+def test_it_has_the_cpu_set_s_rules_but_those_left_out():
+    assert set(CPU_RULES) - set(RULES) == ONLY_CPU
+    for name, rule in RULES.items():
+        other = CPU_RULES[name]
+        assert (rule.pattern, rule.modes, rule.rows) == (other.pattern, other.modes, other.rows)
+        assert rule.numerics.kind == other.numerics.kind
+
+
+def test_every_microtest_exists():
+    for rule in RULES.values():
+        if rule.numerics.microtest is not None:
+            path, name = rule.numerics.microtest.split("::")
+            module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+            assert hasattr(module, name)
+
+
+def test_every_kernel_is_in_one_family_and_in_a_rule():
+    families = tomllib.loads((FOLDER / "FAMILIES.toml").read_text())["family"]
+    listed = [kernel for family in families for kernel in family["kernels"]]
+    used = {name for rule in RULES.values() for name in rule.kernel_names}
+    assert sorted(listed) == sorted(used)
+
+
+def test_it_promises_what_the_cpu_set_does_but_for_the_cpu_s_own_axes():
+    promised = [
+        {
+            (promise["arch"], promise["axis"])
+            for promise in tomllib.loads((folder / "INVARIANCE.toml").read_text())["promise"]
+            if promise["axis"] not in ("threads", "vector_width")
+        }
+        for folder in (FOLDER, CPU)
+    ]
+    assert promised[0] == promised[1]
+
+
+def test_files_are_small():
+    for path in FOLDER.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path.name

@@ -1,0 +1,99 @@
+"""What the detection controls change, and where it must be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metpipe.diff.controls import PREFILL
+from metpipe.diff.trace import Trace
+from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.changes import changes
+
+VOCAB = 100
+
+
+def trace(fed: Any, accepted: Any = (), prompts: Any = ((1, 2, 3),)) -> Trace:
+    nothing = tuple(() for _ in fed)
+    return Trace(prompts, fed, (), nothing, nothing, {}, nothing, nothing, accepted)  # type: ignore[arg-type]
+
+
+def test_one_sequence_gets_another_token_half_way():
+    case = Case("single", "prompt 0", ((1, 2, 3),), 5)
+    (change,) = changes(case, trace(((7,), (8,), (99,), (9,), (6,))), VOCAB)
+    assert (change.name, change.step, change.row) == ("token changed", 2, 0)
+    assert change.script.fed == ((7,), (8,), (0,), (9,), (6,))
+    assert (change.case, change.recovers, change.flip) == (case, False, False)
+
+
+@pytest.mark.parametrize(("width", "row"), [(2, 1), (3, 1), (8, 4)])
+def test_a_batch_gets_another_token_in_its_middle_row(width, row):
+    case = Case("batch", "width", ((1,),) * width, 4)
+    before = tuple(tuple(range(10, 10 + width)) for _ in range(4))
+    (change,) = changes(case, trace(before, prompts=case.prompts), VOCAB)
+    assert (change.name, change.step, change.row) == (f"token of row {row} changed", 2, row)
+    moved = [
+        (step, at)
+        for step in range(4)
+        for at in range(width)
+        if change.script.fed[step][at] != before[step][at]
+    ]
+    assert moved == [(2, row)]
+
+
+def test_a_prefill_gets_another_token_in_the_middle_of_its_prompt():
+    case = Case("prefill", "5 tokens", ((10, 11, 99, 13, 14),), 2, chunk=2)
+    (change,) = changes(case, trace(((1,), (2,))), VOCAB)
+    assert change.case.prompts == ((10, 11, 0, 13, 14),)
+    assert (change.case.chunk, change.step, change.row) == (2, PREFILL, 0)
+    assert change.script.fed == ((1,), (2,))
+
+
+def test_a_spilled_record_gets_another_byte():
+    case = Case("swap", "own record", ((1,),), 6, spill=3)
+    (change,) = changes(case, trace(((1,),) * 6), VOCAB)
+    assert (change.name, change.step, change.flip) == ("record changed", 3, True)
+
+
+def verify(widths: tuple[int, ...], accepted: tuple[tuple[int, ...], ...]) -> Any:
+    """The changes of a verify that accepted so many drafts, by step and sequence."""
+    rows = sum(widths)
+    fed = tuple(tuple(range(10 * step, 10 * step + rows)) for step in range(len(accepted)))
+    case = Case("verify_batch", "K", ((1,),) * len(widths), len(accepted), widths=widths)
+    return changes(case, trace(fed, accepted, case.prompts), VOCAB)
+
+
+def test_a_verify_changes_an_accepted_draft_and_a_rejected_one():
+    """K=3: the last accepted draft of a step near half way, and the first rejected of another."""
+    accepted, rejected = verify((3,), ((2,), (1,), (2,), (0,)))
+    assert (accepted.step, accepted.row, accepted.recovers) == (2, 2, False)
+    assert (rejected.step, rejected.row, rejected.recovers) == (1, 2, True)
+    assert accepted.name == "accepted draft in row 2 changed"
+    assert rejected.name == "rejected draft in row 2 changed"
+    assert accepted.script.fed[2] == (20, 21, 23)
+    assert rejected.script.fed[1] == (10, 11, 13)
+
+
+def test_a_batched_verify_changes_drafts_of_its_middle_sequence():
+    accepted, rejected = verify((4, 3, 2), ((3, 2, 1), (3, 1, 0)))
+    assert (accepted.step, accepted.row) == (1, 4 + 1)
+    assert (rejected.step, rejected.row) == (1, 4 + 2)
+
+
+def test_the_row_after_the_last_accepted_draft_is_none_of_the_rejected():
+    """One of two drafts accepted: row 1 is its, row 2 is the rejected one's."""
+    accepted, rejected = verify((3,), ((1,), (1,)))
+    assert (accepted.row, rejected.row) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "names"),
+    [
+        (((2,), (2,)), ["accepted draft in row 2 changed"]),
+        (((0,), (0,)), ["rejected draft in row 1 changed"]),
+    ],
+    ids=["nothing rejected", "nothing accepted"],
+)
+def test_what_never_happened_has_no_control(accepted, names):
+    assert [change.name for change in verify((3,), accepted)] == names
