@@ -13,7 +13,14 @@ from metpipe.engine.checkpoints.protocol import Shape
 from metpipe.engine.gpu import free_bytes
 from metpipe.errors import ConfigError
 
-__all__ = ["cgroup_headroom", "check_memory", "free_memory", "required_memory"]
+__all__ = [
+    "cgroup_headroom",
+    "cgroup_limit",
+    "check_memory",
+    "free_memory",
+    "machine_memory",
+    "required_memory",
+]
 
 CPU = torch.device("cpu")
 BF16_BYTES = 2
@@ -32,6 +39,13 @@ def free_memory() -> int:
     machine = int(psutil.virtual_memory().available)
     group = cgroup_headroom(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
     return machine if group is None else min(machine, group)
+
+
+def machine_memory() -> int:
+    """Bytes that this process could take of an empty machine: its memory, or its group's limit."""
+    machine = int(psutil.virtual_memory().total)
+    limit = cgroup_limit(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return machine if limit is None else min(machine, limit)
 
 
 def check_memory(
@@ -61,6 +75,16 @@ def cgroup_headroom(root: Path, membership: Path) -> int | None:
     return min(rooms, default=None)
 
 
+def cgroup_limit(root: Path, membership: Path) -> int | None:
+    """The least limit of the process's control group and those above it; None without one."""
+    limits = [
+        limit
+        for folder, (limit_file, _, _) in _group_folders(root, membership)
+        if (limit := _limit(folder, limit_file)) is not None
+    ]
+    return min(limits, default=None)
+
+
 def _group_folders(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
@@ -79,16 +103,25 @@ def _group_folders(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[s
 
 def _headroom(folder: Path, files: tuple[str, str, str]) -> int | None:
     limit_file, usage_file, cache_key = files
+    limit = _limit(folder, limit_file)
     try:
-        limit = (folder / limit_file).read_text(encoding="utf-8").strip()
         used = int((folder / usage_file).read_text(encoding="utf-8"))
         stat = (folder / "memory.stat").read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return None  # the root group has no limit files
-    if limit == "max":
+        return None  # the root group has no usage files
+    if limit is None:
         return None
     pairs = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
-    return max(0, int(limit) - used + int(pairs.get(cache_key, "0")))
+    return max(0, limit - used + int(pairs.get(cache_key, "0")))
+
+
+def _limit(folder: Path, limit_file: str) -> int | None:
+    """A group's limit; None where it has none, or no file for one (the root group)."""
+    try:
+        text = (folder / limit_file).read_text(encoding="utf-8").strip()
+        return None if text == "max" else int(text)
+    except (OSError, ValueError):
+        return None
 
 
 def _gib(count: int) -> str:
