@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
 
 from metpipe.engine.checkpoints.protocol import Shape
-from metpipe.engine.gpu import free_bytes
 from metpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "cgroup_headroom",
@@ -22,7 +24,6 @@ __all__ = [
     "required_memory",
 ]
 
-CPU = torch.device("cpu")
 BF16_BYTES = 2
 # limit, usage, and the file cache that the kernel drops when memory runs short
 CGROUP_V2 = ("memory.max", "memory.current", "inactive_file")
@@ -49,17 +50,26 @@ def machine_memory() -> int:
 
 
 def check_memory(
-    needed_bytes: int, device: torch.device = CPU, *, what: str = "the weights"
+    needed_bytes: int, device: torch.device | None = None, *, what: str = "the weights"
 ) -> None:
-    """ConfigError when `what` needs more bytes than are free where it will lie."""
-    is_gpu = device.type == "cuda"
-    free = free_bytes(device) if is_gpu else free_memory()
+    """ConfigError when `what` needs more bytes than are free where it will lie.
+
+    `device`: None is this machine's own memory, as a CPU is.
+    """
+    gpu = device if device is not None and device.type == "cuda" else None
+    free = free_memory() if gpu is None else _free_on(gpu)
     if needed_bytes > free:
         raise ConfigError(
             f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
-            f"{'GPU' if is_gpu else 'machine'}; choose a smaller model, free memory, or plan it "
+            f"{'machine' if gpu is None else 'GPU'}; choose a smaller model, free memory, or plan it "
             "with pipeline=memory"
         )
+
+
+def _free_on(gpu: torch.device) -> int:
+    from metpipe.engine.gpu import free_bytes  # imports torch, which planning does without
+
+    return free_bytes(gpu)
 
 
 def cgroup_headroom(root: Path, membership: Path) -> int | None:
