@@ -257,6 +257,18 @@ def test_a_better_answer_is_offered_where_none_is_sure(big, on):
     assert {fix.answer for fix in tried(point)} == {"depends"}
 
 
+def test_eager_launches_are_a_change_where_graphs_are_a_range(big, on):
+    report = evaluate(big)
+    without = report.total_high - report.term("graphs").high
+    device = replace(big.device, memory_bytes=without + 2**30)
+    serve = {"gpu_memory_utilization": 1.0}
+    point = on(big, device=device, serve=serve)
+    assert evaluate(point).answer == "depends"
+    assert "serve.graphs=false" in {fix.override for fix in tried(point)}
+    eager = on(big, device=device, serve=serve | {"graphs": False})
+    assert evaluate(eager).answer == "fits"
+
+
 def test_nothing_helps_where_the_weights_alone_are_too_large(big, on):
     assert tried(on(big, device=replace(big.device, memory_bytes=GIB))) == ()
 
