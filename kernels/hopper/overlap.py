@@ -1,6 +1,6 @@
 """Launches that overlap: the next kernel starts while this one ends (dependent launch).
 
-A kernel may read what no launch writes (weights, a step's inputs), and waits until the launch before
+A kernel may read what no launch writes (weights, a step's inputs), and waits until the one before
 has finished (`wait`) for anything else: what is computed is in the order of launches without
 overlap. A kernel that leaves most of the GPU idle lets the next one start at once (`release`, or
 `enter`); one that fills it does so when its products are done: what waits on a multiprocessor takes
