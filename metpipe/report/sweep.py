@@ -73,8 +73,9 @@ def _of_report(report: Report | None) -> dict[str, Any]:
 
 
 def _diff(diff: DiffSection) -> dict[str, Any]:
-    """Judged comparisons over all prompts and cases."""
-    judged = [c for case in shown_cases(diff) for c in case.comparisons if c.expect == "equal"]
+    """Judged comparisons over all prompts and cases; the reference's repeats are none."""
+    found = [c for case in shown_cases(diff) for c in case.comparisons if c.expect == "equal"]
+    judged = [c for c in found if c.variant not in diff.repeat_variants]
     return {
         "mode": diff.mode,
         "compared_steps": sum(c.steps for c in judged),

@@ -93,7 +93,7 @@ ROPE = {"rope_type": "linear", "factor": "two"}
         (edited(lambda at: (at / "config.json").write_text("{")), MEMORY, ["isn't JSON", "mend"]),
         (edited(lambda at: (at / "config.json").write_text("[]")), MEMORY, ["isn't a JSON object"]),
         (folder({**CONFIG, "zzz": 1}), MEMORY, ["the key 'zzz' is not classified", "Remove it"]),
-        (folder({**CONFIG, "model_type": "gpt9"}), MEMORY, ["model_type 'gpt9'", "with a circuit are"]),
+        (folder({**CONFIG, "model_type": "gpt9"}), MEMORY, ["model_type 'gpt9'", "circuit are"]),
         (folder({**CONFIG, "rms_norm_eps": "x"}), MEMORY, ["rms_norm_eps must be a number"]),
         (folder({**CONFIG, "rope_scaling": ROPE}), MEMORY, ["rope_scaling.factor must be"]),
         (without(UP), DIFF, [f"tensor {UP} is missing, expected [96, 64]", "isn't whole"]),

@@ -26,9 +26,9 @@ def test_so_are_tables_for_a_sequence_that_no_machine_holds():
 
 
 def test_a_family_that_only_plans_know_is_refused_before_its_weights_are_read():
-    circuit = replace(circuit_of(CONFIG, "config.json"), arch="qwen3_5")
+    circuit = replace(circuit_of(CONFIG, "config.json"), arch="nemotron_h")
     checkpoint = open_checkpoint(
         ModelSource(name="hybrid", config=CONFIG), shapes_of=shapes_of_config
     )
-    with pytest.raises(ConfigError, match=r"the family qwen3_5 is not executed .*dense_gqa"):
+    with pytest.raises(ConfigError, match=r"the family nemotron_h is not executed .*dense_gqa"):
         open_model(checkpoint, circuit, open_kernel_sets("cpu", None), SIZES)

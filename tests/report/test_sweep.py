@@ -10,7 +10,7 @@ from rich.console import Console
 
 from metpipe.errors import Exit
 from metpipe.report import outcome, sweep
-from tests.report import examples
+from tests.report import case_examples, examples
 
 
 def job(root: Path, number: int, *overrides: str) -> Path:
@@ -52,9 +52,19 @@ def test_a_row_holds_what_its_report_found(tmp_path):
     row = next(sweep.rows(tmp_path))
     assert row["id"] == "3f2ab0c94d1e"
     assert row["planned_for"] == "b200"
-    assert row["diff"]["mismatched_steps"] == 0
+    assert (row["diff"]["compared_steps"], row["diff"]["mismatched_steps"]) == (192, 0)
     assert row["memory"]["answer"] == "fits"
     assert row["memory"]["max_concurrency"] == 8
+
+
+def test_a_row_counts_the_cases_of_every_mode(tmp_path):
+    folder = job(tmp_path, 0)
+    outcome.write(folder, Exit.FAIL, None, ["diff=all"])
+    examples.report(diff=case_examples.bad()).write(folder)
+    found = next(sweep.rows(tmp_path))["diff"]
+    assert found["mode"] == "all"
+    assert (found["compared_steps"], found["mismatched_steps"]) == (2 * 6 * 32, 21)
+    assert found["prefills_differ"] == 1
 
 
 def test_the_table_shows_what_varies_and_the_first_line_of_an_error(tmp_path):

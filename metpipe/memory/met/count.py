@@ -100,13 +100,18 @@ def arena_sizes(point: Point) -> ArenaSizes:
     """What the arena's buffers are sized by.
 
     Raises:
-        ConfigError: the device is no GPU of a known class.
+        ConfigError: the device is no GPU, or one of a class that met's engine isn't made for.
     """
     device, serve = point.device, point.serve
-    if device.sm_count is None or device.split_k is None:
+    if device.sm_count is None:
         raise ConfigError(
             f"hardware={device.id}: met's engine runs on GPUs, and the met accounting needs "
             "the SMs of one; choose hardware=ID of a GPU, such as gb10"
+        )
+    if device.split_k is None:
+        raise ConfigError(
+            f"hardware={device.id}: how met's decode splits the keys on {device.device_class} is "
+            "not known; choose hardware=ID of another class, such as gb10"
         )
     return ArenaSizes(
         tokens=counts_at(point).max_batch_tokens,

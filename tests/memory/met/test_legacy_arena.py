@@ -139,3 +139,8 @@ def test_classes_of_devices_say_how_they_split():
 def test_a_device_without_sms_is_refused():
     with pytest.raises(ConfigError, match=r"hardware=cpu: met's engine runs on GPUs"):
         arena_sizes(point_of(DENSE, RECIPE_27B, device="cpu"))
+
+
+def test_a_class_that_met_is_not_made_for_is_refused():
+    with pytest.raises(ConfigError, match=r"hardware=l4: how met's decode splits .* on ada"):
+        arena_sizes(point_of(DENSE, RECIPE_27B, device="l4"))
