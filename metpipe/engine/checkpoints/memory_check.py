@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
 
 from metpipe.engine.checkpoints.protocol import Shape
-from metpipe.engine.gpu import free_bytes
 from metpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "cgroup_headroom",
@@ -22,7 +24,6 @@ __all__ = [
     "required_memory",
 ]
 
-CPU = torch.device("cpu")
 BF16_BYTES = 2
 # limit, usage, and the file cache that the kernel drops when memory runs short
 CGROUP_V2 = ("memory.max", "memory.current", "inactive_file")
@@ -41,6 +42,14 @@ def free_memory() -> int:
     return machine if group is None else min(machine, group)
 
 
+def _free_on(device: torch.device | None) -> int:
+    """Bytes that are free on a GPU. A plan imports no torch, so this is imported when needed."""
+    from metpipe.engine.gpu import free_bytes
+
+    assert device is not None, "a GPU"
+    return free_bytes(device)
+
+
 def machine_memory() -> int:
     """Bytes that this process could take of an empty machine: its memory, or its group's limit."""
     machine = int(psutil.virtual_memory().total)
@@ -49,11 +58,11 @@ def machine_memory() -> int:
 
 
 def check_memory(
-    needed_bytes: int, device: torch.device = CPU, *, what: str = "the weights"
+    needed_bytes: int, device: torch.device | None = None, *, what: str = "the weights"
 ) -> None:
-    """ConfigError when `what` needs more bytes than are free where it will lie."""
-    is_gpu = device.type == "cuda"
-    free = free_bytes(device) if is_gpu else free_memory()
+    """ConfigError when `what` needs more bytes than are free where it will lie; None: the host."""
+    is_gpu = device is not None and device.type == "cuda"
+    free = _free_on(device) if is_gpu else free_memory()
     if needed_bytes > free:
         raise ConfigError(
             f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
