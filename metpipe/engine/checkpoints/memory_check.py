@@ -42,14 +42,6 @@ def free_memory() -> int:
     return machine if group is None else min(machine, group)
 
 
-def _free_on(device: torch.device | None) -> int:
-    """Bytes that are free on a GPU. A plan imports no torch, so this is imported when needed."""
-    from metpipe.engine.gpu import free_bytes
-
-    assert device is not None, "a GPU"
-    return free_bytes(device)
-
-
 def machine_memory() -> int:
     """Bytes that this process could take of an empty machine: its memory, or its group's limit."""
     machine = int(psutil.virtual_memory().total)
@@ -60,15 +52,24 @@ def machine_memory() -> int:
 def check_memory(
     needed_bytes: int, device: torch.device | None = None, *, what: str = "the weights"
 ) -> None:
-    """ConfigError when `what` needs more bytes than are free where it will lie; None: the host."""
-    is_gpu = device is not None and device.type == "cuda"
-    free = _free_on(device) if is_gpu else free_memory()
+    """ConfigError when `what` needs more bytes than are free where it will lie.
+
+    `device`: None is this machine's own memory, as a CPU is.
+    """
+    gpu = device if device is not None and device.type == "cuda" else None
+    free = free_memory() if gpu is None else _free_on(gpu)
     if needed_bytes > free:
         raise ConfigError(
             f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
-            f"{'GPU' if is_gpu else 'machine'}; choose a smaller model, free memory, or plan it "
+            f"{'machine' if gpu is None else 'GPU'}; choose a smaller model, free memory, or plan it "
             "with pipeline=memory"
         )
+
+
+def _free_on(gpu: torch.device) -> int:
+    from metpipe.engine.gpu import free_bytes  # imports torch, which planning does without
+
+    return free_bytes(gpu)
 
 
 def cgroup_headroom(root: Path, membership: Path) -> int | None:

@@ -43,8 +43,8 @@ def test_bits_are_fixed_forever() -> None:
         )
         for name, shape in sorted(SHAPES.items())
     )
-    assert content == "02eff1d49a4b2b870ebc186cb5f890d62bf799115ade24b9e552f4cc00e3d354"
-    assert checkpoint.digest() == "f351251c79f96a40e6a74c794c6b9717137ebf15875837f3f62b15c7a6fe4681"
+    assert content == "779b92d7ba137e3f57f40b141c2f2286a7a631d8356ab69965dccbb362e90206"
+    assert checkpoint.digest() == "5717c79919cda1159feda88c3fe7d64b01fa19d7fce254a24bc33138d845af8d"
 
 
 def _orders() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
