@@ -225,6 +225,11 @@ def test_a_checkpoint_laid_over_a_choice_replaces_its_facts_and_its_name(tmp_pat
         (["slots=many"], "slots: must be a whole number (at least 1) or auto, got 'many'"),
         (["slots=0"], "slots: must be at least 1, got 0"),
         (["+model.package={name: a}"], "model.package.version: is missing"),
+        (["model.weights=zeros"], "model.weights: must be one of 'random' or 'successor', got"),
+        (
+            ["model.weights=successor", "model=smollm2"],
+            "model.weights: says how weights are made for model.config, but none is given",
+        ),
         (["model.name=135"], "model.name: must be text; quote a name that looks like a number"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

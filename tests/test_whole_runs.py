@@ -30,7 +30,7 @@ def test_a_default_run_passes_and_says_why(tmp_path):
     assert (first["tokens"], second["tokens"]) == (23, 64)
     names = [row["variant"] for row in first["comparisons"]]
     assert names == ["legacy-repeat", "circuit_reference", "circuit"]
-    assert all(row["steps"] == 6 and row["num_states"] == 12 for row in first["comparisons"])
+    assert all(row["steps"] == 6 and row["num_states"] == 16 for row in first["comparisons"])
     assert {control["verdict"] for control in report["diff"]["controls"]} == {"ok"}
     assert [control["changed_step"] for control in report["diff"]["controls"]] == [3, 3]
     assert all(check["passed"] for check in report["diff"]["self_test"])
@@ -191,7 +191,8 @@ def test_a_sweep_over_slots_and_devices_has_six_rows(tmp_path):
 
 
 def test_a_difference_is_traced_to_its_rule_its_layer_and_its_op(tmp_path):
-    run = metpipe(*QUICK, f"kernels={DATA / 'overlay_wrong'}", cwd=tmp_path)
+    wrong = f"kernels={DATA / 'overlay_wrong'}"
+    run = metpipe(*QUICK, "model=tiny_dense", wrong, cwd=tmp_path)
     assert run.returncode == 1, run.stdout + run.stderr
     (found,) = report_of(tmp_path)["diff"]["localized"]
     assert (found["variant"], found["prompt"], found["step"]) == ("circuit", 0, None)

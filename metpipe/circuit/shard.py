@@ -9,7 +9,7 @@ parallelism cuts the layers into stages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from metpipe.circuit.formats import parse_format, weight_bytes
@@ -136,7 +136,7 @@ def _local(dims: Mapping[str, int], ranks: Ranks) -> dict[str, int]:
     for name in _refusing(dims, ranks.tensor):
         raise ConfigError(
             f"{TENSOR}={ranks.tensor}: does not divide the model's {name}={dims[name]}; set it to "
-            f"one of {_sizes_that_divide(dims)}"
+            f"{_one_of(size for size in range(1, LARGEST) if not any(_refusing(dims, size)))}"
         )
     for name in (*DIVIDED, *REPLICATED):
         if dims.get(name):
@@ -150,10 +150,9 @@ def _local_experts(experts: int, size: int) -> int:
     if not experts:
         raise ConfigError(f"{EXPERT}={size}: the model has no experts; set it to 1")
     if experts % size:
-        divisors = ", ".join(str(one) for one in range(1, experts + 1) if experts % one == 0)
+        divisors = _one_of(one for one in range(1, experts + 1) if experts % one == 0)
         raise ConfigError(
-            f"{EXPERT}={size}: does not divide the model's experts={experts}; set it to one of "
-            f"{divisors}"
+            f"{EXPERT}={size}: does not divide the model's experts={experts}; set it to {divisors}"
         )
     return experts // size
 
@@ -169,9 +168,9 @@ def _refusing(dims: Mapping[str, int], size: int) -> Iterator[str]:
             yield name
 
 
-def _sizes_that_divide(dims: Mapping[str, int]) -> str:
-    sizes = [size for size in range(1, LARGEST) if not any(_refusing(dims, size))]
-    return ", ".join(map(str, sizes))
+def _one_of(sizes: Iterable[int]) -> str:
+    listed = list(map(str, sizes))
+    return f"one of {', '.join(listed)}" if len(listed) > 1 else listed[0]
 
 
 def _check_groups(circuit: Circuit, ranks: Ranks) -> None:

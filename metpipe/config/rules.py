@@ -173,6 +173,10 @@ def _model_has_a_source(run: Run) -> Iterator[Problem]:
         yield Problem(
             "model", f"needs one of checkpoint, config and package, but {stated} is given"
         )
+    if model.weights != "random" and model.config is None:
+        yield Problem(
+            "model.weights", "says how weights are made for model.config, but none is given"
+        )
 
 
 def _what_ifs(run: Run) -> Iterator[Problem]:

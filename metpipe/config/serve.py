@@ -47,6 +47,9 @@ class Serve(Frozen):
     block_size: Count = Field(description="tokens of one block of keys and values")
     max_prefill_tokens: Count = Field(description="tokens of one prefill pass")
     high_speed_swap: bool = Field(description="move cold sequences to fast storage")
+    graphs: bool | None = Field(
+        description="captured launches in the plan; null: where the planned device can"
+    )
     tensor_parallel_size: Count = Field(description="ranks that share each layer")
     pipeline_parallel_size: Count = Field(description="ranks that share the layers")
     expert_parallel_size: Count = Field(description="ranks that share the experts")

@@ -29,7 +29,7 @@ class Only:
 
 
 HEAD_ONLY = Only((0, None), "run the diff on the head")
-ONE_DEVICE = Only((1, None), "the engine executes one rank on one device")
+ONE_DEVICE = Only((1, None), "the engine executes one rank on one device", planned=True)
 BY_THE_DIFF = "drafts run where the diff asks for them, by verify=[K] mtp=true"
 NO_DRAFTS = Only((False, None), BY_THE_DIFF, planned=True)
 NO_DRAFTER = "the engine has no drafter beside the model's own head"
@@ -61,7 +61,10 @@ FLAGS: Mapping[str, str | Only] = {
     "ssm_cache_slots": PLANNED,
     "ssm_decode_ring_slots": PLANNED,
     "enable_prefix_caching": Only((False, None), "the engine computes every prefill"),
-    "high_speed_swap": Only((False, None), "the engine keeps every block on its device"),
+    "high_speed_swap": Only(
+        (False, None), "the engine keeps every block on its device", planned=True
+    ),
+    "graphs": PLANNED,
     "gpu_memory_utilization": PLANNED,
     "tensor_parallel_size": ONE_DEVICE,
     "pipeline_parallel_size": ONE_DEVICE,

@@ -9,7 +9,7 @@ from metpipe.engine.gpu import Gpu
 from metpipe.errors import ConfigError
 from metpipe.resources import kernels_dir
 
-__all__ = ["SetChoice", "choose_set"]
+__all__ = ["SetChoice", "choose_set", "nearest_set"]
 
 CPU = "cpu"
 
@@ -60,15 +60,24 @@ def gpu_sets() -> dict[str, Hardware]:
     return {name: hardware for name, hardware in found.items() if hardware.kind == "cuda"}
 
 
+def nearest_set(compute_capability: str) -> SetChoice | None:
+    """The set that would execute on a GPU of this capability (`major.minor`); None without one."""
+    return _nearest(_numbers(compute_capability), gpu_sets())
+
+
 def _for_gpu(gpu: Gpu, sets: dict[str, Hardware]) -> SetChoice | None:
-    """The set that lists the GPU's capability, else the one with the highest below it."""
+    return _nearest(gpu.version, sets)
+
+
+def _nearest(version: tuple[int, int], sets: dict[str, Hardware]) -> SetChoice | None:
+    """The set that lists the capability, else the one with the highest below it."""
     reach = {
         _numbers(text): name for name, item in sets.items() for text in item.compute_capabilities
     }
-    below = [version for version in reach if version <= gpu.version]
+    below = [listed for listed in reach if listed <= version]
     if not below:
         return None
-    return SetChoice(reach[max(below)], proven=max(below) == gpu.version)
+    return SetChoice(reach[max(below)], proven=max(below) == version)
 
 
 def _numbers(capability: str) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from metpipe.errors import ConfigError
@@ -11,7 +11,8 @@ from metpipe.memory.devices import DriverFloor
 from metpipe.memory.met import count as met
 from metpipe.memory.metpipe import count as count_metpipe
 from metpipe.memory.point import Point, refuse_impossible
-from metpipe.memory.report import Answer, Counts, MemoryReport, PoolRoom, Term
+from metpipe.memory.ranks import fullest_of, rank_points
+from metpipe.memory.report import Answer, Counts, MemoryReport, PoolRoom, Term, answer_of
 
 __all__ = ["ACCOUNTINGS", "Accounting", "answer_at", "evaluate", "headroom_at"]
 
@@ -41,9 +42,18 @@ UNCALIBRATED_PER_MILLE = 21
 def evaluate(point: Point) -> MemoryReport:
     """The serve's bytes at one point, term by term, against the device's budget.
 
+    Of several ranks the fullest decides.
+
     Raises:
         ConfigError: the point asks for what no serve can do, or for what cannot be counted.
     """
+    if point.parallel is None:
+        return _evaluated(point)
+    return fullest_of(point.parallel, [_evaluated(rank) for rank in rank_points(point)])
+
+
+def _evaluated(point: Point) -> MemoryReport:
+    """One rank's report."""
     counts = _accounting(point).count(point)
     budget = _budget(point)
     terms = (*counts.terms, driver_term(point, budget))
@@ -58,7 +68,7 @@ def evaluate(point: Point) -> MemoryReport:
         terms=terms,
         total_low=low,
         total_high=high,
-        answer=_answer(budget, low, high),
+        answer=answer_of(budget - high, budget - low),
         pool=_pool_room(point, counts, budget, low, high),
         notes=(*counts.notes, *_notes(point)),
     )
@@ -70,18 +80,24 @@ def answer_at(point: Point) -> Answer:
     Raises:
         ConfigError: as `evaluate`.
     """
-    surely, possibly = headroom_at(point)
-    if surely >= 0:
-        return "fits"
-    return "depends" if possibly >= 0 else "does not fit"
+    return answer_of(*headroom_at(point))
 
 
 def headroom_at(point: Point) -> tuple[int, int]:
     """(headroom_low, headroom_high) of `evaluate`, without the rows behind them.
 
+    Of several ranks the least of each.
+
     Raises:
         ConfigError: as `evaluate`.
     """
+    if point.parallel is None:
+        return _headroom_at(point)
+    lows, highs = zip(*map(_headroom_at, rank_points(point)), strict=True)
+    return min(lows), min(highs)
+
+
+def _headroom_at(point: Point) -> tuple[int, int]:
     terms, budget = _accounting(point).terms(point), _budget(point)
     low, high = _span((*terms, driver_term(point, budget)))
     return budget - high, budget - low
@@ -130,12 +146,6 @@ def driver_term(point: Point, budget: int) -> Term:
     return Term("driver", floor.at_least_bytes, high, "uncalibrated", source)
 
 
-def _answer(budget: int, low: int, high: int) -> Answer:
-    if high <= budget:
-        return "fits"
-    return "does not fit" if low > budget else "depends"
-
-
 def _pool_room(point: Point, counts: Counts, budget: int, low: int, high: int) -> PoolRoom | None:
     """The KV pool that the budget leaves when everything else stays as it is."""
     if not counts.kv_blocks:
@@ -166,4 +176,17 @@ def _notes(point: Point) -> tuple[str, ...]:
         )
     if device.driver is not None and device.driver.unified:
         notes.append("unified memory: what the host uses shares the device, outside the budget")
-    return tuple(notes)
+    return (*notes, *_position_notes(point))
+
+
+def _position_notes(point: Point) -> Iterator[str]:
+    """Lengths that the serve allows and the model was not made for."""
+    positions, limit = point.max_positions, point.serve.max_seq_len
+    if positions is None or limit <= positions:
+        return
+    yield (
+        f"serve.max_seq_len={limit} is beyond the {positions} tokens that the model was made for "
+        "(max_position_embeddings): longer prompts and outputs are not asked about"
+    )
+    if point.num_tokens > positions:
+        yield f"the workload's {point.num_tokens} tokens are beyond them as well"

@@ -18,11 +18,13 @@ __all__ = [
     "budget_bytes",
     "driver_bytes",
     "element_bytes",
+    "hidden_row_bytes",
     "kv_blocks",
     "kv_bytes",
     "prefill_rows",
     "recurrent_bytes",
     "rope_table_bytes",
+    "spill_record_bytes",
     "step_input_bytes",
     "weight_bytes",
 ]
@@ -30,6 +32,7 @@ __all__ = [
 WEIGHT_ELEMENT_BYTES = 2
 TABLE_ELEMENT_BYTES = 4
 STEP_ELEMENT_BYTES = 4
+SPILL_HEADER_BYTES = 16
 
 
 def element_bytes(dtype: str, name: str) -> int:
@@ -93,6 +96,20 @@ def step_input_bytes(num_rows: int, max_seq_len: int, block_size: int) -> int:
     A row has a token id, a position, a slot, a snapshot row, and a row of the block table.
     """
     return num_rows * (4 + block_table_width(max_seq_len, block_size)) * STEP_ELEMENT_BYTES
+
+
+def hidden_row_bytes(num_sequences: int, hidden: int) -> int:
+    """What drafts start from: the target's last row of each drafting sequence, in bf16."""
+    return num_sequences * hidden * WEIGHT_ELEMENT_BYTES
+
+
+def spill_record_bytes(num_tokens: int, token_bytes: int, slot_bytes: int) -> int:
+    """A sequence as one record: two u64 lengths, its tokens' keys and values, its states.
+
+    `token_bytes` are those of a token over all layers and sides, `slot_bytes` those of a slot over
+    all recurrent states.
+    """
+    return SPILL_HEADER_BYTES + num_tokens * token_bytes + slot_bytes
 
 
 def budget_bytes(device_bytes: int, utilization: float) -> int:

@@ -1,40 +1,103 @@
-"""Which workload still fits: bisections over the one evaluator, with a look around the answer."""
+"""Which value of one setting still fits: a bisection over the one evaluator, and a look around."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from metpipe.errors import ConfigError
 from metpipe.memory.evaluate import answer_at
 from metpipe.memory.point import Point
 from metpipe.memory.report import Answer
 
-__all__ = ["Inverse", "largest_fitting", "max_concurrency", "max_isl"]
+__all__ = ["Inverse", "Question", "Value", "answered", "largest_fitting"]
 
 PROBES = (1, 2, 3, 7)
-"""Distances from the answer at which monotonicity is looked at."""
+"""Distances from an answer at which monotonicity is looked at."""
+
+Value = int | float | str
+"""Of a count, a share, or a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The values that one setting may have, from the one that asks for the least memory upwards.
+
+    `at` is the point with a value, `typed` how it is typed on a command line; `now` is the point's
+    own value, None where it has none of these. `why` says why nothing is asked, where it isn't.
+    `in_order` presumes that what fits does so up to some value; without it, every value is tried.
+    """
+
+    query: str
+    sense: Literal["most", "least"]
+    values: Sequence[Value]
+    at: Callable[[Value], Point]
+    typed: Callable[[Value], str]
+    now: Value | None = None
+    why: str = ""
+    in_order: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
     """An inverse query's answer.
 
-    `surely` is the largest value at which the serve fits whatever the driver takes, `possibly` the
-    largest at which it may fit; None when not even `low` does. They differ only with a range.
-    `exceptions` are probed values that break monotonicity: above `surely` and fitting, or below and
-    not. `evaluations` counts the distinct points that were asked.
+    `surely` is the value that asks for most and still fits whatever a range's end is, `possibly`
+    the one that may fit; None when none does. They differ only with a range. `exceptions` are
+    values near either that break monotonicity: beyond it and fitting, or before it and not.
+    `low` and `high` are the ends of what was asked, `evaluations` the distinct points that it cost.
     """
 
-    query: Literal["max_concurrency", "max_isl"]
-    low: int
-    high: int
-    surely: int | None
-    possibly: int | None
-    exceptions: tuple[int, ...]
+    query: str
+    sense: Literal["most", "least"]
+    low: Value | None
+    high: Value | None
+    surely: Value | None
+    possibly: Value | None
+    exceptions: tuple[Value, ...]
     evaluations: int
+    why: str = ""
+
+
+def answered(question: Question) -> Inverse:
+    """The answer to a question.
+
+    Raises:
+        ConfigError: as `evaluate` at the value that asks for least.
+    """
+    values = question.values
+    if question.why or not values:
+        why = question.why or "there is nothing to choose from"
+        return Inverse(question.query, question.sense, None, None, None, None, (), 0, why)
+    asked: set[int] = set()
+
+    @cache
+    def answer(index: int) -> Answer:
+        asked.add(index)
+        return answer_at(question.at(values[index]))
+
+    last = len(values) - 1
+    search = largest_fitting if question.in_order else _last_fitting
+    surely = search(0, last, lambda index: answer(index) == "fits")
+    possibly = search(0, last, lambda index: answer(index) != "does not fit")
+    strange = {
+        index
+        for edge, fits in ((surely, ("fits",)), (possibly, ("fits", "depends")))
+        for index in (_near(edge, last) if question.in_order else range(last + 1))
+        if (answer(index) in fits) != (edge is not None and index <= edge)
+    }
+    ends = (values[0], values[last])
+    return Inverse(
+        query=question.query,
+        sense=question.sense,
+        low=ends[0] if question.sense == "most" else ends[1],
+        high=ends[1] if question.sense == "most" else ends[0],
+        surely=None if surely is None else values[surely],
+        possibly=None if possibly is None else values[possibly],
+        exceptions=tuple(values[index] for index in sorted(strange)),
+        evaluations=len(asked),
+    )
 
 
 def largest_fitting(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
@@ -58,52 +121,13 @@ def largest_fitting(low: int, high: int, fits: Callable[[int], bool]) -> int | N
     return good
 
 
-def max_concurrency(point: Point) -> Inverse:
-    """The most sequences that fit at the point's ISL and OSL: 1 .. its slots (128 if they follow).
-
-    Raises:
-        ConfigError: as `evaluate` at one sequence.
-    """
-
-    def at(concurrency: int) -> Point:
-        load = replace(point.workload, concurrency=concurrency)
-        return replace(point, workload=load)
-
-    return _inverse("max_concurrency", point.widest, at)
+def _last_fitting(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
+    """The largest value that fits, whatever those below it do."""
+    return max(filter(fits, range(low, high + 1)), default=None)
 
 
-def max_isl(point: Point) -> Inverse:
-    """The longest prompt that fits at the point's concurrency and OSL: 1 .. max_seq_len - OSL.
-
-    Raises:
-        ConfigError: as `evaluate` at a prompt of one token.
-    """
-
-    def at(isl: int) -> Point:
-        return replace(point, workload=replace(point.workload, isl=isl))
-
-    return _inverse("max_isl", max(1, point.serve.max_seq_len - point.workload.osl), at)
-
-
-def _inverse(
-    query: Literal["max_concurrency", "max_isl"], high: int, at: Callable[[int], Point]
-) -> Inverse:
-    if high < 1:
-        raise ConfigError(f"{query}: nothing to search, the largest value is {high}")
-    asked: set[int] = set()
-
-    @cache
-    def answer(value: int) -> Answer:
-        asked.add(value)
-        return answer_at(at(value))
-
-    surely = largest_fitting(1, high, lambda value: answer(value) == "fits")
-    possibly = largest_fitting(1, high, lambda value: answer(value) != "does not fit")
-    around = surely or 0
-    near = [around + sign * step for step in PROBES for sign in (-1, 1)]
-    exceptions = tuple(
-        value
-        for value in sorted(near)
-        if 1 <= value <= high and (answer(value) == "fits") != (value <= around)
-    )
-    return Inverse(query, 1, high, surely, possibly, exceptions, len(asked))
+def _near(edge: int | None, last: int) -> list[int]:
+    """Places around an answer; around none, those at the beginning."""
+    around = -1 if edge is None else edge
+    near = (around + sign * step for step in PROBES for sign in (-1, 1))
+    return [place for place in near if 0 <= place <= last]

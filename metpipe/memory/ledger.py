@@ -10,7 +10,7 @@ from metpipe.memory.report import MemoryReport, Status
 
 __all__ = ["LedgerRow", "check_ledger"]
 
-UNALLOCATED = frozenset({"driver"})
+UNALLOCATED = frozenset({"driver", "graphs", "collectives"})
 """Terms that no allocation of the engine shows."""
 
 

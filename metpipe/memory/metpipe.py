@@ -1,37 +1,32 @@
 """The `metpipe` accounting: what this engine allocates for a serve, term by term.
 
 Every term is one allocation or a set of equal ones. Each formula is held to the engine's own
-allocations by the ledger, to the byte, so all are `exact`. Bytes of a checkpoint that no node binds
-are never loaded, never counted.
+allocations by the ledger, to the byte; `own_terms` says where that does not reach. Bytes of a
+checkpoint that no node binds are never loaded, never counted.
 """
 
 from __future__ import annotations
 
 from metpipe.circuit import padded_rows
 from metpipe.memory import formulas
+from metpipe.memory.overheads import collectives_term, graphs_term
+from metpipe.memory.own_terms import (
+    arena_term,
+    rank_term,
+    state_term,
+    step_term,
+    tables_term,
+    weights_term,
+    workspace_term,
+)
 from metpipe.memory.planned import StateGroup
 from metpipe.memory.point import Point
 from metpipe.memory.report import Counts, RunBytes, StateBytes, Term
 from metpipe.memory.speculation import draft_rows, snapshot_rows, speculative_runs
+from metpipe.memory.spill import spill_records
 from metpipe.memory.workspaces import workspaces_of
 
 __all__ = ["count"]
-
-BF16_BYTES = 2
-
-SOURCES = {
-    "weights": "bound tensors in bf16, each binding once: 2 x the product of its shape",
-    "kv": "per layer and side: blocks x block size x elements x element size, blocks = "
-    "C x (floor((ISL + OSL) / block) + 1) + 1",
-    "states": "per layer: (slots + 1, and a row for each draft of a verify) x elements x element "
-    "size",
-    "arena": "one buffer for all runs: the largest of their first-fit layouts",
-    "workspace": "per kernel family and buffer: its expressions in FAMILIES.toml, widest run",
-    "tables": "rope cosines and sines in f32: 2 x max_seq_len x rotary_dim / 2 x 4 per "
-    "parameter set",
-    "step": "i32 token ids, positions, slots, snapshots and block table: rows of the widest run x "
-    "(4 + ceil(max_seq_len / block) + 1) x 4; and a bf16 hidden row a drafting sequence",
-}
 
 
 def count(point: Point) -> Counts:
@@ -47,52 +42,38 @@ def count(point: Point) -> Counts:
         _state(point, group) for group in point.planned.states if group.section == "main" or drafted
     )
     workspaces = workspaces_of(point, ((run.label, run.mode, run.rows) for run in runs))
-    sizes = {
-        "kv": sum(state.bytes for state in states if state.holding == "blocks"),
-        "states": sum(state.bytes for state in states if state.holding == "live"),
-        "workspace": sum(workspace.bytes for workspace in workspaces),
-        "tables": _tables(point),
-        "step": _step(point, runs) + drafted * point.planned.circuit.dims["hidden"] * BF16_BYTES,
-    }
-    kv, states_term, *others = (
-        Term(key, size, size, "exact", SOURCES[key]) for key, size in sizes.items()
+    kv = state_term("kv", (state for state in states if state.holding == "blocks"))
+    own = (
+        weights_term(point),
+        kv,
+        state_term("states", (state for state in states if state.holding == "live")),
+        arena_term(point, runs),
+        workspace_term(point, workspaces),
+        tables_term(point),
+        step_term(point, runs, drafted),
     )
+    records = spill_records(point, states)
     return Counts(
-        terms=(_weights(point), kv, states_term, _arena(runs), *others),
+        terms=(*_as_held(point, own), graphs_term(point), *_collectives(point)),
         nodes=point.planned.nodes,
-        states=states,
+        states=(*states, *records),
         runs=runs,
         workspaces=workspaces,
-        kv_blocks=num_kv_blocks(point) if sizes["kv"] else 0,
-        pool_bytes=sizes["kv"],
+        kv_blocks=num_kv_blocks(point) if kv.low else 0,
+        pool_bytes=kv.low,
         notes=("outside bytes not counted: this engine loads bound tensors only",),
+        host=sum(record.bytes for record in records),
     )
 
 
-def _weights(point: Point) -> Term:
-    """Exact in bf16; other formats follow from their definition, and nobody here allocates them."""
-    size, formats = point.planned.weights, point.planned.quantised_formats
-    if not formats:
-        return Term("weights", size, size, "exact", SOURCES["weights"])
-    source = (
-        f"bound tensors, each binding once: values and scales of {', '.join(formats)} as declared, "
-        "2 bytes an element elsewhere; this engine allocates bf16 only"
-    )
-    return Term("weights", size, size, "uncalibrated", source)
+def _as_held(point: Point, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The terms as one rank of several has them, where there are several."""
+    return terms if point.parallel is None else tuple(map(rank_term, terms))
 
 
-def _arena(runs: tuple[RunBytes, ...]) -> Term:
-    """Exact where kernels cover every op, else a range."""
-    size = max(run.arena for run in runs)
-    uncovered = dict.fromkeys(op for run in runs for op in run.uncovered)
-    if not uncovered:
-        return Term("arena", size, size, "exact", SOURCES["arena"])
-    low = max((run.arena for run in runs if not run.uncovered), default=0)
-    source = (
-        f"not planned: no kernel covers {', '.join(uncovered)}; at most one buffer for all runs in "
-        "which each op keeps its results"
-    )
-    return Term("arena", low, size, "uncalibrated", source)
+def _collectives(point: Point) -> tuple[Term, ...]:
+    term = collectives_term(point)
+    return () if term is None else (term,)
 
 
 def num_kv_blocks(point: Point) -> int:
@@ -162,15 +143,3 @@ def _dtype(point: Point, group: StateGroup) -> tuple[str, int]:
             dtype = "f16" if point.serve.ssm_h_dtype == "f16-pool" else point.serve.ssm_h_dtype
             return dtype, formulas.element_bytes(dtype, "serve.ssm_h_dtype")
     return group.format, formulas.element_bytes(group.format, group.local)
-
-
-def _tables(point: Point) -> int:
-    return sum(
-        formulas.rope_table_bytes(point.serve.max_seq_len, table.rotary_dim)
-        for table in point.planned.rope_tables
-    )
-
-
-def _step(point: Point, runs: tuple[RunBytes, ...]) -> int:
-    serve, widest = point.serve, max(run.rows for run in runs)
-    return formulas.step_input_bytes(widest, serve.max_seq_len, serve.block_size)

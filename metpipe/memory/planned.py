@@ -27,6 +27,7 @@ from metpipe.memory.unplanned import unplanned
 
 __all__ = ["Planned", "RopeTable", "StateGroup"]
 
+ATTENTION = frozenset({"paged_attention", "mla_attention", "compressed_attention"})
 WIDEST = 1 << 31
 """More rows than any step has: bounds the last bucket."""
 
@@ -71,8 +72,11 @@ class Planned:
     """formats other than bf16 that some matrix is declared in"""
     states: tuple[StateGroup, ...] = field(init=False)
     rope_tables: tuple[RopeTable, ...] = field(init=False)
+    attention_width: int = field(init=False)
+    """what the widest attention writes for a row, 0 without one"""
     _buckets: dict[str, list[int]] = field(init=False, default_factory=dict)
     _sizes: dict[tuple[str, int], PlanSizes] = field(init=False, default_factory=dict)
+    _bounds: dict[str, PlanSizes] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = _stored(self.circuit)
@@ -80,6 +84,7 @@ class Planned:
         self.quantised_formats = quantised_formats(self.circuit.nodes)
         self.states = _grouped(self.circuit)
         self.rope_tables = _rope_tables(self.circuit)
+        self.attention_width = _attention_width(self.circuit)
 
     def sizes(self, mode: str, rows: int) -> PlanSizes:
         """The plan for a mode at a row count, with the sizes that follow from it.
@@ -90,6 +95,12 @@ class Planned:
         if key not in self._sizes:
             self._sizes[key] = self._planned(mode, rows)
         return self._sizes[key]
+
+    def bound(self, mode: str, rows: int) -> int:
+        """The arena of a run in which each op is a kernel of its own and keeps its results."""
+        if mode not in self._bounds:
+            self._bounds[mode] = PlanSizes(unplanned(self.circuit, mode, rows), ())
+        return self._bounds[mode].arena(rows)[0]
 
     def _planned(self, mode: str, rows: int) -> PlanSizes:
         families = self.kernel_set.families
@@ -165,3 +176,8 @@ def _rope_tables(circuit: Circuit) -> tuple[RopeTable, ...]:
         if node.op == "rope"
     )
     return tuple(dict.fromkeys(tables))
+
+
+def _attention_width(circuit: Circuit) -> int:
+    widths = (circuit.edges[node.outputs[0]].dim for node in circuit.nodes if node.op in ATTENTION)
+    return max(widths, default=0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from metpipe.errors import ConfigError
 from metpipe.memory.devices import Device
 from metpipe.memory.met.side import MetSide
+from metpipe.memory.parallel import Parallel
 from metpipe.memory.planned import Planned
 from metpipe.memory.serve import Serve
 
@@ -46,6 +47,8 @@ class Point:
     `slots` (None: max_batch_size) sizes the pool of recurrent states and bounds the concurrency;
     where `slots_follow`, there are as many as sequences. `threads` is what a workspace expression
     may name; None when no machine executes. `met` is what the accounting of that name reads beside.
+    Where ranks share the model, `parallel` has all of them and `planned` is of the one looked at.
+    `max_positions` is the longest sequence that the model was made for, None where nothing says it.
     """
 
     planned: Planned
@@ -58,6 +61,8 @@ class Point:
     boot: Boot | None = None
     slots_follow: bool = False
     met: MetSide | None = None
+    parallel: Parallel | None = None
+    max_positions: int | None = None
 
     @property
     def num_slots(self) -> int:
@@ -75,6 +80,20 @@ class Point:
     def num_tokens(self) -> int:
         """Tokens of a finished sequence."""
         return self.workload.isl + self.workload.osl
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence: what the serve allows, and the model was made for."""
+        limit = self.serve.max_seq_len
+        return limit if self.max_positions is None else min(limit, self.max_positions)
+
+    @property
+    def has_draft_head(self) -> bool:
+        """Whether the model has one, on whichever rank."""
+        parts = [self.planned]
+        if self.parallel is not None:
+            parts = [stage.planned for stage in self.parallel.stages]
+        return any(group.section == "draft" for part in parts for group in part.states)
 
 
 def refuse_impossible(point: Point) -> None:

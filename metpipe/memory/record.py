@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from metpipe.memory.attribution import NodeShare
+from metpipe.memory.fixes import Fix
 from metpipe.memory.inverse import Inverse
 from metpipe.memory.ledger import LedgerRow
-from metpipe.memory.report import MemoryReport, PoolRoom
+from metpipe.memory.report import MemoryReport, PoolRoom, RankBytes
 
 __all__ = ["SCHEMA", "to_record"]
 
@@ -22,10 +23,12 @@ def to_record(
     notes: tuple[str, ...] = (),
     shares: tuple[NodeShare, ...] = (),
     facts: Mapping[str, str] | None = None,
+    fixes: tuple[Fix, ...] = (),
 ) -> dict[str, object]:
     """The report, with what is given beside it.
 
-    Inverse answers, the ledger's rows, further notes, what each node owns, lines of the header.
+    Inverse answers, the ledger's rows, further notes, what each node owns, lines of the header,
+    changes that would make it fit.
     """
     counts = report.counts
     copies = [copy for node in counts.nodes for copy in node.derived]
@@ -57,6 +60,9 @@ def to_record(
         },
         "pool": None if report.pool is None else _pool(report.pool),
         "inverse": {answer.query: _inverse(answer) for answer in inverse},
+        "fixes": [asdict(fix) for fix in fixes],
+        "ranks": [_rank(rank, report.budget) for rank in report.ranks],
+        "fullest": report.fullest,
         "ledger": None if ledger is None else [_ledger_row(row) for row in ledger],
     }
 
@@ -73,13 +79,24 @@ def _pool(pool: PoolRoom) -> dict[str, int]:
     }
 
 
+def _rank(rank: RankBytes, budget: int) -> dict[str, object]:
+    return {
+        **asdict(rank),
+        "terms": {term.id: [term.low, term.high] for term in rank.terms},
+        "headroom_low": budget - rank.total_high,
+        "headroom_high": budget - rank.total_low,
+    }
+
+
 def _inverse(answer: Inverse) -> dict[str, object]:
     return {
+        "sense": answer.sense,
         "low": answer.low,
         "high": answer.high,
         "surely": answer.surely,
         "possibly": answer.possibly,
         "exceptions": list(answer.exceptions),
+        "why": answer.why,
     }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
+    "SEVERITY",
     "Answer",
     "CopyBytes",
     "Counts",
@@ -13,11 +14,13 @@ __all__ = [
     "MemoryReport",
     "NodeBytes",
     "PoolRoom",
+    "RankBytes",
     "RunBytes",
     "StateBytes",
     "Status",
     "Term",
     "WorkspaceBytes",
+    "answer_of",
 ]
 
 Status = Literal["exact", "calibrated", "uncalibrated"]
@@ -25,9 +28,19 @@ Status = Literal["exact", "calibrated", "uncalibrated"]
 
 Answer = Literal["fits", "does not fit", "depends"]
 
+SEVERITY: tuple[Answer, ...] = ("fits", "depends", "does not fit")
+"""From the best."""
+
 Holding = Literal["blocks", "live", "steps", "checkpoint", "cache", "host"]
 """What of a state is held: tokens in blocks, slots that live, what a verify may go back to (after
 each row, and before the first), a cache beside it, or one in the host's memory."""
+
+
+def answer_of(headroom_low: int, headroom_high: int) -> Answer:
+    """What is left at worst and at best decides."""
+    if headroom_low >= 0:
+        return "fits"
+    return "depends" if headroom_high >= 0 else "does not fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +156,25 @@ class PoolRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class RankBytes:
+    """The ranks `first`..`last`, which hold the same layers and as much as each other."""
+
+    first: int
+    last: int
+    first_layer: int
+    last_layer: int
+    terms: tuple[Term, ...]
+    total_low: int
+    total_high: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """The whole answer at one point, in bytes. Headroom is signed: budget less total."""
+    """The whole answer at one point, in bytes. Headroom is signed: budget less total.
+
+    With several ranks it is that of the fullest, and `ranks` has a row for each stage.
+    """
 
     accounting: str
     device: str
@@ -158,6 +188,9 @@ class MemoryReport:
     answer: Answer
     pool: PoolRoom | None
     notes: tuple[str, ...]
+    ranks: tuple[RankBytes, ...] = ()
+    fullest: int = 0
+    """the stage whose ranks these are"""
 
     @property
     def headroom_low(self) -> int:

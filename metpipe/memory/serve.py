@@ -24,6 +24,12 @@ class Serve:
     speculative: bool = False
     num_drafts: int | None = None
     """drafts of each sequence and step, where it speculates; None: not said"""
+    high_speed_swap: bool = False
+    graphs: bool | None = None
+    """launches captured and replayed; None: where the device can"""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    expert_parallel_size: int = 1
 
 
 NEEDED = (
@@ -39,14 +45,9 @@ NEEDED = (
 OFF: Mapping[str, tuple[object, ...]] = {
     "dflash": (False,),
     "enable_prefix_caching": (False,),
-    "high_speed_swap": (False,),
     "weight_quantization": ("declared", "bf16"),
     "expert_quantization": ("declared", "bf16"),
     "lm_head_dtype": ("default", "bf16"),
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "expert_parallel_size": (1,),
-    "rank": (0,),
 }
 """Flags that this engine does not serve yet -> the values that ask for nothing."""
 
@@ -70,7 +71,7 @@ def serve_from_config(flags: Mapping[str, object]) -> Serve:
         ConfigError: a flag that is missing or unknown, of a wrong type, or asks for what this
             engine does not allocate.
     """
-    if unknown := set(flags) - set(Serve.__dataclass_fields__) - set(OFF) - SLEEPING:
+    if unknown := set(flags) - set(Serve.__dataclass_fields__) - set(OFF) - SLEEPING - {"rank"}:
         raise ConfigError(f"serve.{min(unknown)}: not a serve flag that this accounting knows")
     for name, neutral in OFF.items():
         if name in flags and flags[name] not in (None, *neutral):
@@ -78,6 +79,11 @@ def serve_from_config(flags: Mapping[str, object]) -> Serve:
                 f"serve.{name}={_typed(flags[name])}: this engine allocates nothing for it yet, so "
                 f"the metpipe accounting cannot count it; set serve.{name}={_typed(neutral[0])}"
             )
+    if flags.get("rank"):
+        raise ConfigError(
+            f"serve.rank={flags['rank']}: a plan counts every rank and shows them all; set "
+            "serve.rank=0"
+        )
     return read_serve(flags)
 
 
@@ -99,6 +105,11 @@ def read_serve(flags: Mapping[str, object]) -> Serve:
         max_prefill_tokens=_count(flags, "max_prefill_tokens"),
         speculative=flags.get("speculative") is True,
         num_drafts=None if flags.get("num_drafts") is None else _count(flags, "num_drafts"),
+        high_speed_swap=flags.get("high_speed_swap") is True,
+        graphs=None if flags.get("graphs") is None else flags["graphs"] is True,
+        tensor_parallel_size=_ranks(flags, "tensor_parallel_size"),
+        pipeline_parallel_size=_ranks(flags, "pipeline_parallel_size"),
+        expert_parallel_size=_ranks(flags, "expert_parallel_size"),
     )
 
 
@@ -112,6 +123,11 @@ def _count(flags: Mapping[str, object], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"serve.{name}: a whole number of at least 1 is needed, got {value!r}")
     return value
+
+
+def _ranks(flags: Mapping[str, object], name: str) -> int:
+    """Ranks that share something; a flag that is not given asks for one."""
+    return 1 if flags.get(name) is None else _count(flags, name)
 
 
 def _share(flags: Mapping[str, object], name: str) -> float:

@@ -19,7 +19,7 @@ def num_drafts(point: Point) -> int:
     """
     if not point.serve.speculative:
         return 0
-    if not any(group.section == "draft" for group in point.planned.states):
+    if not point.has_draft_head:
         raise ConfigError("serve.speculative=true: the model has no draft head; leave it false")
     if point.serve.num_drafts is None:
         raise ConfigError(
@@ -30,10 +30,11 @@ def num_drafts(point: Point) -> int:
 
 
 def speculative_runs(point: Point) -> Iterator[tuple[str, int]]:
-    """(mode, rows) of the widest verify, and of the draft head."""
+    """(mode, rows) of the widest verify, and of the draft head on the rank that has it."""
     drafts, sequences = num_drafts(point), point.workload.concurrency
     if drafts:
         yield "verify" if sequences == 1 else "verify_batch", sequences * (drafts + 1)
+    if drafts and any(node.section == "draft" for node in point.planned.circuit.nodes):
         yield "draft", padded_rows(sequences)
 
 

@@ -73,8 +73,8 @@ def _detections(diff: DiffSection) -> Iterator[tuple[str, str]]:
         if len(found) == 1 and good:
             yield "ok", good[0].sentence
         elif good:
-            counted = f"{len(good)} of {len(found)} changes seen where they were made"
-            yield "ok", f"detection controls, {variant}, {mode}: {counted}, and nowhere else"
+            counted = f"{len(good)} of {len(found)} seen where they were changed, and nowhere else"
+            yield "ok", f"controls, {variant}, {mode}: {counted}"
         for control in found:
             if control.verdict != "ok":
                 yield WORDS[control.verdict], control.sentence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
@@ -11,10 +11,12 @@ from metpipe.memory.report import Answer, Status
 from metpipe.report.record import Record
 
 __all__ = [
+    "Fix",
     "LedgerLine",
     "LedgerSection",
     "MemorySection",
     "Query",
+    "Rank",
     "Term",
     "Workload",
     "ledger_section",
@@ -127,14 +129,48 @@ class Pool(Record):
     tokens_high: int
 
 
-class Query(Record):
-    """An inverse query: what fits whatever happens, and what may fit."""
+Value: TypeAlias = int | float | str
+"""Of a count, a share, or a device's id."""
 
-    low: int
-    high: int
-    surely: int | None
-    possibly: int | None
-    exceptions: tuple[int, ...]
+
+class Query(Record):
+    """An inverse query: the value that fits whatever happens, and the one that may fit."""
+
+    sense: Literal["most", "least"] = Field(
+        description="whether the largest is asked, or the least"
+    )
+    low: Value | None
+    high: Value | None
+    surely: Value | None
+    possibly: Value | None
+    exceptions: tuple[Value, ...] = Field(
+        description="values near an answer that fit beyond it, or do not before it"
+    )
+    why: str = Field(description="why it was not asked; empty where it was")
+
+
+class Fix(Record):
+    """One override that would make it fit, or depend, the rest as it is."""
+
+    override: str
+    answer: Answer
+    headroom_low: int
+    headroom_high: int
+
+
+class Rank(Record):
+    """Ranks that hold the same layers, and as much as each other."""
+
+    first: int
+    last: int
+    first_layer: int
+    last_layer: int
+    terms: dict[str, tuple[int, int]] = Field(description="term -> low and high")
+    total_low: int
+    total_high: int
+    headroom_low: int
+    headroom_high: int
+    answer: Answer
 
 
 class LedgerLine(Record):
@@ -168,8 +204,11 @@ class MemorySection(Record):
     per_node: bool = Field(description="a row per node is asked for, not one per node of a block")
     terms: tuple[Term, ...]
     totals: Totals
-    inverse: dict[Literal["max_concurrency", "max_isl"], Query]
+    inverse: dict[str, Query]
+    fixes: tuple[Fix, ...] = Field(description="single changes that would make it fit")
     pool: Pool | None
+    ranks: tuple[Rank, ...] = Field(description="a row a stage; empty for one rank")
+    fullest: int = Field(description="the stage that the terms and totals are of")
     states: tuple[State, ...]
     runs: tuple[ArenaRun, ...]
     workspaces: tuple[Workspace, ...]

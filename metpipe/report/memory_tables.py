@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from metpipe.report import memory_detail
-from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Query, Term
+from metpipe.report.memory_answers import between, fixes, queries, ranks, span
+from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Term
 from metpipe.report.schema import Report
 from metpipe.report.units import count, indented, plain_table, size
 
@@ -23,6 +24,8 @@ def parts(report: Report) -> Iterator[RenderableType]:
     """What there is to show of the memory plan and the ledger."""
     if (memory := report.memory) is not None:
         yield from memory_detail.parts(memory)
+        if memory.ranks:
+            yield ranks(memory)
         yield Group(bill(memory), *_answer(memory))
     if report.ledger is not None:
         yield Group(ledger(report.ledger), _agreement(report.ledger))
@@ -33,35 +36,41 @@ def bill(memory: MemorySection) -> Table:
     load, totals = memory.workload, memory.totals
     table = plain_table(
         f"Memory on {memory.header.device}: {load.isl} + {load.osl} tokens, "
-        f"{load.concurrency} at once",
+        f"{load.concurrency} at once{_whose(memory)}",
         *("term", "size"),
     )
     table.add_column("status", no_wrap=True)
     table.add_column("source", style="dim", overflow="fold")
     for term in memory.terms:
-        table.add_row(term.id, _span(term.low, term.high, size), term.status, _source(term))
+        table.add_row(term.id, span(term.low, term.high, size), term.status, _source(term))
     table.add_row()
-    table.add_row("total", _span(totals.low, totals.high, size), style="bold")
+    table.add_row("total", span(totals.low, totals.high, size), style="bold")
     table.add_row("budget", size(totals.budget))
-    room = _span(totals.headroom_low, totals.headroom_high, size)
+    room = span(totals.headroom_low, totals.headroom_high, size)
     table.add_row("headroom", room, Text(totals.answer, style=ANSWER_STYLES[totals.answer]))
     return table
+
+
+def _whose(memory: MemorySection) -> str:
+    if not memory.ranks:
+        return ""
+    rank, total = memory.ranks[memory.fullest], memory.ranks[-1].last + 1
+    if len(memory.ranks) == 1:
+        return f"; each of {total} ranks"
+    return f"; rank {rank.first} of {total}, the fullest"
 
 
 def _source(term: Term) -> str:
     return term.source.splitlines()[0] if term.source else ""
 
 
-def _span(low: int, high: int, shown: Callable[[int], str]) -> str:
-    return shown(low) if low == high else f"{shown(low)} .. {shown(high)}"
-
-
 def _answer(memory: MemorySection) -> Iterator[Padding]:
-    for name, query in memory.inverse.items():
-        yield indented(_query(name, query, memory))
+    yield from map(indented, queries(memory))
+    for line in fixes(memory):
+        yield indented(line, "yellow")
     if (pool := memory.pool) is not None:
         yield indented(
-            f"the budget leaves {_between(pool.blocks_low, pool.blocks_high)} blocks of "
+            f"the budget leaves {between(pool.blocks_low, pool.blocks_high)} blocks of "
             f"{pool.block_size} tokens ({size(pool.block_bytes)} each); "
             f"this workload needs {count(pool.blocks_needed)}"
         )
@@ -79,25 +88,7 @@ def _asides(memory: MemorySection) -> Iterator[str]:
     if memory.header.accounting == "met":
         yield f"planned activations, {size(totals.planned)}, are not charged: the arena holds them"
     if totals.host:
-        yield f"caches in the host's memory: {size(totals.host)}, outside the total"
-
-
-def _query(name: str, query: Query, memory: MemorySection) -> str:
-    load = memory.workload
-    what, at = {
-        "max_concurrency": ("sequences at once", f"{load.isl} + {load.osl} tokens each"),
-        "max_isl": ("prompt tokens", f"{load.osl} generated, {load.concurrency} at once"),
-    }[name]
-    if query.possibly is None:
-        return f"{what}: not even {count(query.low)} would fit ({at})"
-    limit = ", the most that the serve flags allow" if query.surely == query.high else ""
-    return f"up to {_between(query.surely, query.possibly)} {what} would fit ({at}){limit}"
-
-
-def _between(surely: int | None, possibly: int | None) -> str:
-    if surely == possibly:
-        return count(surely)
-    return f"{count(surely or 0)} (surely) to {count(possibly)} (possibly)"
+        yield f"in the host's memory: {size(totals.host)}, outside the total"
 
 
 def ledger(section: LedgerSection) -> Table:

@@ -88,10 +88,10 @@ def edge(plans: Sequence[MemoryRow], end: End) -> list[tuple[int, int]]:
     """
     points = set()
     for plan in plans:
-        load, inverse = plan.workload, plan.inverse
-        if "max_concurrency" in inverse:
-            points.add((load.isl, getattr(inverse["max_concurrency"], end) or 0))
-        if "max_isl" in inverse and (longest := getattr(inverse["max_isl"], end)):
+        load, limits = plan.workload, plan.limits
+        if "max_concurrency" in limits:
+            points.add((load.isl, getattr(limits["max_concurrency"], end) or 0))
+        if "max_isl" in limits and (longest := getattr(limits["max_isl"], end)):
             points.add((longest, load.concurrency))
     kept = [p for p in points if not any(_beyond(other, p) for other in points)]
     return sorted(kept, key=lambda point: (point[0], -point[1]))
@@ -166,8 +166,10 @@ def _outline(
 def _limits(axis: Axes, drawn: Sequence[Series]) -> None:
     """Where the serve flags end what may be asked; said outside the picture."""
     plans = [plan for series in drawn for plan in series.plans]
-    most = {plan.inverse["max_concurrency"].high for plan in plans}
-    longest = {plan.inverse["max_isl"].high for plan in plans}
+    most = {
+        plan.limits["max_concurrency"].high for plan in plans if "max_concurrency" in plan.limits
+    }
+    longest = {plan.limits["max_isl"].high for plan in plans if "max_isl" in plan.limits}
     if len(most) == 1:
         (at,) = most
         axis.axhline(at, **DASHED)
@@ -244,4 +246,4 @@ def _legend(drawn: Sequence[Series], jobs: Sequence[JobRow]) -> Iterator[Artist]
 
 
 def _ranged(plan: MemoryRow) -> bool:
-    return any(query.surely != query.possibly for query in plan.inverse.values())
+    return any(query.surely != query.possibly for query in plan.limits.values())

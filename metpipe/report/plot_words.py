@@ -40,6 +40,8 @@ def subtitle(jobs: Sequence[JobRow], width: float) -> list[str]:
     alike = [f"{key}={value}" for key, value in fixed(jobs).items() if key not in TOLD]
     counted = list(dict.fromkeys(job.memory.accounting for job in jobs if job.memory))
     said = [f"counted: the allocations of {' and '.join(counted)}'s engine", *alike]
+    if any(job.memory.ranks > 1 for job in jobs if job.memory):
+        said.insert(1, "of the fullest rank")
     return [*_folded("  ·  ".join(said), width), *_tables(jobs)]
 
 

@@ -15,7 +15,15 @@ from metpipe.report.diff_section import DiffSection
 from metpipe.report.memory_section import MemorySection
 from metpipe.report.schema import REPORT, Report
 from metpipe.report.shown_case import shown_cases
-from metpipe.report.sweep_record import SWEEP, DiffRow, JobRow, MemoryRow, SweepRecord, TermRow
+from metpipe.report.sweep_record import (
+    SWEEP,
+    DiffRow,
+    JobRow,
+    Limit,
+    MemoryRow,
+    SweepRecord,
+    TermRow,
+)
 
 __all__ = ["SWEEP", "rows", "write"]
 
@@ -117,8 +125,9 @@ def _of_report(report: Report) -> dict[str, object]:
 
 
 def _diff(diff: DiffSection) -> DiffRow:
-    """Judged comparisons over all prompts and cases."""
-    judged = [c for case in shown_cases(diff) for c in case.comparisons if c.expect == "equal"]
+    """Judged comparisons over all prompts and cases; the reference's repeats are none."""
+    found = [c for case in shown_cases(diff) for c in case.comparisons if c.expect == "equal"]
+    judged = [c for c in found if c.variant not in diff.repeat_variants]
     return DiffRow(
         mode=diff.mode,
         compared_steps=sum(c.steps for c in judged),
@@ -132,14 +141,23 @@ def _memory(memory: MemorySection) -> MemoryRow:
         accounting=memory.header.accounting,
         device=memory.header.device,
         workload=memory.workload,
+        ranks=memory.ranks[-1].last + 1 if memory.ranks else 1,
         terms=tuple(
             TermRow(id=term.id, low=term.low, high=term.high, status=term.status)
             for term in memory.terms
         ),
         **memory.totals.model_dump(),
-        inverse={str(name): query for name, query in memory.inverse.items()},
+        limits=dict(_limits(memory)),
         expert_tables=_tables(memory.header.facts.get("expert tables")),
     )
+
+
+def _limits(memory: MemorySection) -> Iterator[tuple[str, Limit]]:
+    for name in ("max_concurrency", "max_isl"):
+        query = memory.inverse.get(name)
+        if query is not None and not query.why:
+            ends = query.model_dump(include=set(Limit.model_fields))
+            yield name, Limit.model_validate(ends)
 
 
 def _tables(said: str | None) -> str | None:

@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from metpipe.memory.report import Answer, Status
-from metpipe.report.memory_section import Query, Workload
+from metpipe.report.memory_section import Workload
 from metpipe.report.record import Record
 from metpipe.whole_file import write_whole
 
-__all__ = ["SCHEMA", "SWEEP", "DiffRow", "JobRow", "MemoryRow", "SweepRecord", "TermRow"]
+__all__ = ["SCHEMA", "SWEEP", "DiffRow", "JobRow", "Limit", "MemoryRow", "SweepRecord", "TermRow"]
 
 SWEEP = "sweep.json"
 SCHEMA = 1
@@ -36,12 +36,22 @@ class TermRow(Record):
     status: Status
 
 
+class Limit(Record):
+    """The most that fits whatever happens, and that may fit, of what was looked at."""
+
+    low: int
+    high: int
+    surely: int | None
+    possibly: int | None
+
+
 class MemoryRow(Record):
     """One job's memory plan."""
 
     accounting: str
     device: str
     workload: Workload
+    ranks: int = Field(description="how many; terms and totals are of the fullest one")
     terms: tuple[TermRow, ...]
     low: int
     high: int
@@ -52,7 +62,7 @@ class MemoryRow(Record):
     headroom_low: int
     headroom_high: int
     answer: Answer
-    inverse: dict[str, Query]
+    limits: dict[str, Limit] = Field(description="max_concurrency and max_isl, where asked")
     expert_tables: str | None = Field(
         description="what was decided on the tables of the experts; null where there are none"
     )

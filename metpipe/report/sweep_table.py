@@ -94,7 +94,7 @@ def _steps(job: JobRow) -> str:
 
 
 def _most(plan: MemoryRow, query: str) -> str:
-    answer = plan.inverse.get(query)
+    answer = plan.limits.get(query)
     return count(answer.surely if answer else None)
 
 
@@ -148,6 +148,8 @@ def _alike(jobs: Sequence[JobRow]) -> Iterator[str]:
     decisions = {plan.expert_tables for plan in plans}
     if len(decisions) == 1 and (decision := decisions.pop()) is not None:
         yield f"expert tables: {decision}"
+    if any(plan.ranks > 1 for plan in plans):
+        yield "sizes are of the fullest rank"
     yield "; ".join(_by_status(plans))
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import psutil
-
 from metpipe.config import Run
+from metpipe.engine.checkpoints import machine_memory
 from metpipe.engine.gpu import Gpu, find_gpu
 from metpipe.engine.kernel_sets import KernelSets
 from metpipe.memory.devices import (
@@ -25,10 +24,10 @@ __all__ = ["executed_on", "executing_device", "planned_device", "planned_for"]
 
 
 def executing_device(devices: Devices, gpu: Gpu | None = None) -> Device:
-    """The registry's row of the GPU that executes; without one, this machine's CPU and memory."""
+    """The registry's row of the GPU that executes; else this machine's CPU and what it may take."""
     if gpu is not None:
         return match_device(devices, gpu.compute_capability, gpu.sm_count, gpu.memory_bytes)
-    return replace(find_device(devices, "cpu"), memory_bytes=psutil.virtual_memory().total)
+    return replace(find_device(devices, "cpu"), memory_bytes=machine_memory())
 
 
 def planned_device(run: Run) -> Device:
@@ -55,7 +54,7 @@ def executed_on(sets: KernelSets) -> Executed:
         name=processor(),
         kernel_set=kernel_set,
         cores=cores(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=machine_memory(),
     )
 
 

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 
 from metpipe import snapshot
 from metpipe.config import NO_GRAPHS, Run
+from metpipe.engine.checkpoints import machine_memory
 from metpipe.engine.gpu import find_gpu
 from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.engine.runners import check_select
@@ -152,7 +152,7 @@ def _facts(live: Live) -> dict[str, object]:
         "device": live.sets.device.type,
         "gpu": _gpu_facts(live),
         "processor": snapshot.processor(),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": machine_memory(),
         "cores": all_cores(),
         "versions": {package: version(package) for package in _packages(live.run)},
         "checkpoint": live.checkpoint_digest(),

@@ -20,7 +20,9 @@ from metpipe.report.memory_section import ledger_section
 from metpipe.resources import kernels_dir
 from metpipe.stages.devices import executing_device
 from metpipe.stages.live import Live, live_of
-from metpipe.stages.memory import own_point
+from metpipe.stages.own_plan import own_point
+from metpipe.stages.planned_model import planned_model
+from metpipe.stages.served import served
 
 __all__ = ["run_ledger"]
 
@@ -55,6 +57,7 @@ def _executed_point(live: Live, model: Model) -> Point:
     asked = own_point(live)
     return replace(
         asked,
+        planned=planned_model(*served(live), live.sets.builtin.folder.name),
         device=executing_device(read_devices(kernels_dir() / "DEVICES.toml"), _gpu_of(live)),
         workload=Workload(
             isl=max(len(prompt) for prompt in live.prompts()),

@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.memory.attribution import node_shares
-from metpipe.memory.devices import Device
 from metpipe.memory.evaluate import evaluate
-from metpipe.memory.inverse import max_concurrency, max_isl
+from metpipe.memory.fixes import fixes, switches
+from metpipe.memory.inverse import answered
 from metpipe.memory.met.header import header
-from metpipe.memory.point import Point, Workload
+from metpipe.memory.point import Point
+from metpipe.memory.queries import questions
+from metpipe.memory.ranks import rank_point
 from metpipe.memory.record import to_record
-from metpipe.memory.serve import serve_from_config
 from metpipe.pipeline import StageContext
 from metpipe.report.memory_section import memory_section
-from metpipe.stages.devices import planned_device, planned_for
+from metpipe.stages.devices import planned_for
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.met_plan import met_point
-from metpipe.stages.planned_model import planned_model
-from metpipe.stages.served import served
+from metpipe.stages.own_plan import max_positions, on_other_devices, own_point
 
-__all__ = ["own_point", "point_of", "run_memory"]
+__all__ = ["point_of", "run_memory"]
 
 
 def run_memory(context: StageContext) -> Mapping[str, object]:
-    """Evaluate the workload, then the most sequences and the longest prompt that fit."""
+    """Evaluate the load, ask every inverse question, and try what would make it fit."""
     live = live_of(context)
-    context.progress.total(3)
     point = point_of(live)
+    asked = questions(point, on_other_devices(live, point))
+    context.progress.total(1 + len(asked))
     report = evaluate(point)
     context.progress.advance()
-    inverse = []
-    for query in (max_concurrency, max_isl):
-        inverse.append(query(point))
+    answers = []
+    for question in asked:
+        answers.append(answered(question))
         context.progress.advance()
+    tried = () if report.answer == "fits" else tuple(switches(point))
+    mended = fixes(
+        report.answer, (*asked, *tried), (*answers, *(answered(question) for question in tried))
+    )
     record = to_record(
         report,
-        tuple(inverse),
+        tuple(answers),
         notes=_notes(live),
-        shares=node_shares(point, report),
+        shares=node_shares(rank_point(point, report), report),
         facts={} if point.met is None else header(point),
+        fixes=mended,
     )
     section = memory_section(
         record, live.run.workload.model_dump(), per_node=live.run.memory.per_node
@@ -63,24 +70,6 @@ def _notes(live: Live) -> tuple[str, ...]:
 
 def point_of(live: Live) -> Point:
     """The run's question to the evaluator, in the accounting that it names."""
-    return met_point(live) if live.run.memory.accounting == "met" else own_point(live)
-
-
-def own_point(live: Live) -> Point:
-    """The run's question about this engine."""
-    run, load = live.run, live.run.workload
-    device = planned_device(run)
-    return Point(
-        planned=planned_model(*served(live), kernel_set=_set_for(live, device)),
-        device=device,
-        serve=serve_from_config(run.serve.model_dump()),
-        workload=Workload(load.isl, load.osl, load.concurrency),
-        slots=run.num_slots,
-        slots_follow=run.slots_follow,
-    )
-
-
-def _set_for(live: Live, device: Device) -> str:
-    """The set that executes, where memory is planned for its class; else the CPU's."""
-    own = live.sets.builtin
-    return own.folder.name if own.hardware.hardware_class == device.device_class else "cpu"
+    if live.run.memory.accounting == "met":
+        return replace(met_point(live), max_positions=max_positions(live.checkpoint().config))
+    return own_point(live)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.bad_input.lines import DIFF, MEMORY, has
 
@@ -52,7 +53,11 @@ def test_a_wrong_line(refused, line, parts):
 @pytest.mark.parametrize(
     ("lines", "parts"),
     [
-        (["device=cuda"], ["device=cuda: no kernel set", "use device=cpu", "'device=cuda'"]),
+        pytest.param(
+            ["device=cuda"],
+            ["device=cuda: torch sees no NVIDIA GPU", "use device=cpu", "'device=cuda'"],
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
         (["serve.kv_cache_dtype=fp8"], ["not executed", "leave it at bf16", "pipeline=memory"]),
         (["serve.speculative=true"], ["serve.speculative=true is not executed", "at false"]),
         (
@@ -69,6 +74,30 @@ def test_a_wrong_line(refused, line, parts):
             ["declares no [memory] table", "choose a calibrated device"],
         ),
         (["serve.speculative=true", *MEMORY], ["serve.num_drafts is not set", "or more"]),
+        (
+            ["serve.tensor_parallel_size=4", "model=tiny_dense", *MEMORY],
+            [
+                "serve.tensor_parallel_size=4: does not divide the model's q_heads=6",
+                "set it to one of 1, 2",
+                "'serve.tensor_parallel_size=4'",
+            ],
+        ),
+        (
+            ["serve.expert_parallel_size=2", "model=tiny_dense", *MEMORY],
+            ["serve.expert_parallel_size=2: the model has no experts; set it to 1"],
+        ),
+        (
+            ["serve.pipeline_parallel_size=9", "model=tiny_dense", *MEMORY],
+            ["serve.pipeline_parallel_size=9: the model has 6 layers", "set it to 6 or less"],
+        ),
+        (
+            ["serve.tensor_parallel_size=2", "serve.rank=1", *MEMORY],
+            ["serve.rank=1: a plan counts every rank and shows them all; set serve.rank=0"],
+        ),
+        (
+            ["serve.pipeline_parallel_size=2", *DIFF],
+            ["serve.pipeline_parallel_size=2 is not executed", "plan it with pipeline=memory"],
+        ),
         (["+model.config.zzz=1"], ["the key 'zzz' is not classified", "'+model.config.zzz=1'"]),
         (
             ["model.config.model_type=gpt9"],

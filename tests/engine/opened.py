@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from metpipe.engine.checkpoints import ModelSource, open_checkpoint
+from metpipe.engine.checkpoints import Checkpoint, ModelSource, open_checkpoint
 from metpipe.engine.kernel_sets import open_kernel_sets
 from metpipe.engine.model import Model
-from metpipe.engine.opening import circuit_of, open_model, shapes_of_config
+from metpipe.engine.opening import circuit_of, one_plus_of_config, open_model, shapes_of_config
 from metpipe.engine.pool_sizes import PoolSizes
 
-__all__ = ["CONFIG", "SIZES", "opened"]
+__all__ = ["CONFIG", "SIZES", "opened", "synthetic_of"]
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3",
@@ -40,6 +40,11 @@ SIZES = PoolSizes(
 )
 
 
+def synthetic_of(source: ModelSource) -> Checkpoint:
+    """The synthetic weights of a config, as a run makes them."""
+    return open_checkpoint(source, shapes_of=shapes_of_config, one_plus_of=one_plus_of_config)
+
+
 def opened(
     config: dict[str, Any] = CONFIG,
     *,
@@ -53,9 +58,7 @@ def opened(
     device: str = "cpu",
 ) -> Model:
     """The model of a config with synthetic weights (seed 7)."""
-    checkpoint = open_checkpoint(
-        ModelSource(name="small", config=config, seed=7), shapes_of=shapes_of_config
-    )
+    checkpoint = synthetic_of(ModelSource(name="small", config=config, seed=7))
     sizes = PoolSizes(
         num_blocks=blocks,
         num_slots=slots,

@@ -32,7 +32,7 @@ def test_an_empty_range_is_an_error():
 
 
 def test_most_sequences_fit_and_one_more_does_not(big, devices, on):
-    point = on(big, device=replace(devices.by_id["gb10"], memory_bytes=40 * 2**30))
+    point = on(big, device=replace(devices.by_id["cpu"], memory_bytes=40 * 2**30))
     answer = max_concurrency(point)
     assert answer.surely == answer.possibly
     for concurrency in range(1, 129):
@@ -44,7 +44,7 @@ def test_most_sequences_fit_and_one_more_does_not(big, devices, on):
 
 
 def test_longest_prompt_fits_and_longer_ones_do_not(big, devices, on):
-    point = on(big, device=replace(devices.by_id["gb10"], memory_bytes=40 * 2**30))
+    point = on(big, device=replace(devices.by_id["cpu"], memory_bytes=40 * 2**30))
     answer = max_isl(point)
     assert 1 < answer.surely < 40960 - 1024
     for step in range(-200, 200, 7):

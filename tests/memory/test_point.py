@@ -37,7 +37,9 @@ def test_flags_become_a_serve():
         ({"max_seq_len": None}, r"serve\.max_seq_len: the memory plan needs it"),
         ({"gpu_memory_utilization": 1.5}, r"serve\.gpu_memory_utilization: a share"),
         ({"kv_cache_dtype": 8}, r"serve\.kv_cache_dtype: a name"),
-        ({"tensor_parallel_size": 2}, r"serve\.tensor_parallel_size=2.*set serve\.tensor_par"),
+        ({"tensor_parallel_size": 0}, r"serve\.tensor_parallel_size: a whole number of at least 1"),
+        ({"rank": 1}, r"serve\.rank=1: a plan counts every rank.*set serve\.rank=0"),
+        ({"dflash": True}, r"serve\.dflash=true: this engine allocates nothing.*=false"),
         ({"weight_quantization": "nvfp4"}, r"serve\.weight_quantization=nvfp4"),
     ],
 )

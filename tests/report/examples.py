@@ -206,16 +206,46 @@ def memory_record(*, fits: bool = True) -> dict[str, object]:
             "tokens_high": 3536640,
         },
         "inverse": {
-            "max_concurrency": {"low": 1, "high": 8, "surely": 8, "possibly": 8, "exceptions": []},
-            "max_isl": {
-                "low": 1,
-                "high": 3840,
-                "surely": 3840 if fits else None,
-                "possibly": 3840 if fits else None,
-                "exceptions": [],
-            },
+            "max_concurrency": query(1, 8, 8, 8),
+            "max_isl": query(1, 3840, *(3840 if fits else None,) * 2),
+            "min_device": query("h100-sxm", "hgx-b300", "h200-sxm", "h100-sxm", sense="least"),
+            "max_snapshot_slots": query(None, None, None, None, why="nothing keeps any"),
         },
+        "fixes": [] if fits else [fix("workload.osl=16", "fits"), fix("slots=3", "depends")],
+        "ranks": [],
+        "fullest": 0,
         "ledger": None,
+    }
+
+
+def query(
+    low: object,
+    high: object,
+    surely: object,
+    possibly: object,
+    *,
+    sense: str = "most",
+    exceptions: tuple[object, ...] = (),
+    why: str = "",
+) -> dict[str, object]:
+    return {
+        "sense": sense,
+        "low": low,
+        "high": high,
+        "surely": surely,
+        "possibly": possibly,
+        "exceptions": list(exceptions),
+        "why": why,
+    }
+
+
+def fix(override: str, answer: str) -> dict[str, object]:
+    room = (2**30, 2**31) if answer == "fits" else (-(2**30), 2**30)
+    return {
+        "override": override,
+        "answer": answer,
+        "headroom_low": room[0],
+        "headroom_high": room[1],
     }
 
 

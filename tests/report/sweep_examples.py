@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metpipe.report.memory_section import Query, Workload
-from metpipe.report.sweep_record import JobRow, MemoryRow, TermRow
+from metpipe.report.memory_section import Workload
+from metpipe.report.sweep_record import JobRow, Limit, MemoryRow, TermRow
 
 GIB = 1 << 30
 WEIGHTS, TABLES = 15 * GIB, GIB // 64
@@ -35,6 +35,7 @@ def plan(
         "accounting": "metpipe",
         "device": device,
         "workload": Workload(isl=isl, osl=256, concurrency=concurrency),
+        "ranks": 1,
         "terms": terms,
         "low": low,
         "high": high,
@@ -45,17 +46,15 @@ def plan(
         "headroom_low": budget - high,
         "headroom_high": budget - low,
         "answer": fits,
-        "inverse": {"max_concurrency": query(most, 256), "max_isl": query(longest, 130_000)},
+        "limits": {"max_concurrency": query(most, 256), "max_isl": query(longest, 130_000)},
         "expert_tables": None,
     }
     return MemoryRow.model_validate(facts | more)
 
 
-def query(ends: Sequence[int], high: int) -> Query:
+def query(ends: Sequence[int], high: int) -> Limit:
     surely, possibly = (min(end, high) or None for end in ends)
-    return Query.model_validate(
-        {"low": 1, "high": high, "surely": surely, "possibly": possibly, "exceptions": ()}
-    )
+    return Limit(low=1, high=high, surely=surely, possibly=possibly)
 
 
 def job(number: int, *overrides: str, memory: MemoryRow | None = None, **more: object) -> JobRow:

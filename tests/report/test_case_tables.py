@@ -160,7 +160,7 @@ def test_controls_that_are_well_share_a_line_a_variant_and_mode():
     lines = lines_of(modes.modes(modes.case("swap", "x"), controls=(
         *modes.controls("batch", "ok", "ok"), *modes.controls("swap", "ok", "ok", "ok"),
     )))  # fmt: skip
-    said = "changes seen where they were made, and nowhere else"
+    said = "seen where they were changed, and nowhere else"
     assert line_with(lines, f"circuit, batch: 2 of 2 {said}").strip().startswith("ok")
     assert line_with(lines, f"circuit, swap: 3 of 3 {said}").strip().startswith("ok")
     assert not [line for line in lines if "control 0" in line]
@@ -168,7 +168,7 @@ def test_controls_that_are_well_share_a_line_a_variant_and_mode():
 
 def test_a_control_that_is_not_well_is_told_in_full():
     lines = lines_of(modes.bad())
-    assert "circuit, verify: 2 of 4 changes seen" in line_with(lines, "detection controls")
+    assert "controls, circuit, verify: 2 of 4 seen" in line_with(lines, "2 of 4")
     assert line_with(lines, "verify, control 1: lingers").strip().startswith("FAILED")
     assert line_with(lines, "verify, control 3: blind").strip().startswith("BLIND")
 

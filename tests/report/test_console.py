@@ -48,6 +48,14 @@ def test_where_it_ran_and_what_was_planned_are_two_lines():
     assert "planned with the set cpu" in line_with(lines, "planned for")
 
 
+def test_a_note_stands_where_the_run_is_told():
+    report = examples.report(notes=("the checkpoint stores 3 of 9 tensors in F32",))
+    lines = shown(report)
+    row = line_with(lines, "3 of 9 tensors in F32")
+    assert row.startswith("note ")
+    assert lines.index(row) < lines.index(line_with(lines, "Diff, single"))
+
+
 @pytest.mark.parametrize(
     ("forward", "facts"),
     [

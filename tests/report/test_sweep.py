@@ -13,7 +13,7 @@ from metpipe.errors import Exit
 from metpipe.report import outcome, sweep
 from metpipe.report.memory_section import memory_section
 from metpipe.report.sweep_record import SweepRecord
-from tests.report import examples
+from tests.report import case_examples, examples
 
 
 def job(root: Path, number: int, *overrides: str) -> Path:
@@ -56,10 +56,10 @@ def test_a_row_holds_what_its_report_found(tmp_path):
     assert row.id == "3f2ab0c94d1e"
     assert row.planned_for == "b200"
     assert row.diff is not None
-    assert row.diff.mismatched_steps == 0
+    assert (row.diff.compared_steps, row.diff.mismatched_steps) == (192, 0)
     assert row.memory is not None
     assert row.memory.answer == "fits"
-    assert row.memory.inverse["max_concurrency"].surely == 8
+    assert row.memory.limits["max_concurrency"].surely == 8
     assert row.memory.workload.isl == 1024
 
 
@@ -98,6 +98,17 @@ def test_the_decision_on_the_experts_tables_is_told_short(tmp_path, line, told):
     (row,) = sweep.rows(tmp_path)
     assert row.memory is not None
     assert row.memory.expert_tables == told
+
+
+def test_a_row_counts_the_cases_of_every_mode(tmp_path):
+    folder = job(tmp_path, 0)
+    outcome.write(folder, Exit.FAIL, None, ["diff=all"])
+    examples.report(diff=case_examples.bad()).write(folder)
+    found = next(sweep.rows(tmp_path)).diff
+    assert found is not None
+    assert found.mode == "all"
+    assert (found.compared_steps, found.mismatched_steps) == (2 * 6 * 32, 21)
+    assert found.prefills_differ == 1
 
 
 def test_the_table_shows_what_varies_and_the_first_line_of_an_error(tmp_path):

@@ -91,3 +91,9 @@ def test_a_budget_and_a_decision_that_differ_are_columns():
     assert not any(text.strip().startswith(("budget 60", "expert tables")) for text in lines[5:])
     same = shown([job(i, f"hardware={i}", memory=jobs[0].memory) for i in range(2)])
     assert "  expert tables: built, 16.9 GiB" in same
+
+
+def test_a_plan_of_several_ranks_says_whose_sizes_these_are():
+    jobs = [job(n, f"serve.tensor_parallel_size={n}", memory=plan(9, n, ranks=n)) for n in (1, 2)]
+    assert "  sizes are of the fullest rank" in shown(jobs)
+    assert "  sizes are of the fullest rank" not in shown(grid())

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from metpipe.engine.checkpoints.checks import check_tensors
-from metpipe.engine.checkpoints.memory_check import check_memory, free_memory, required_memory
+from metpipe.engine.checkpoints.memory_check import (
+    check_memory,
+    free_memory,
+    machine_memory,
+    required_memory,
+)
 from metpipe.engine.checkpoints.opening import open_checkpoint
 from metpipe.engine.checkpoints.protocol import Checkpoint, ModelSource, PackageSource, Tokenizer
 from metpipe.engine.checkpoints.synthetic_weights import synthetic
@@ -17,6 +22,7 @@ __all__ = [
     "check_memory",
     "check_tensors",
     "free_memory",
+    "machine_memory",
     "open_checkpoint",
     "require_tokenizer",
     "required_memory",

@@ -16,7 +16,18 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GENERATOR", "U16", "bf16_bits", "bf16_values", "draw", "order", "table", "uniform"]
+__all__ = [
+    "F64",
+    "GENERATOR",
+    "I64",
+    "U16",
+    "bf16_bits",
+    "bf16_values",
+    "draw",
+    "order",
+    "table",
+    "uniform",
+]
 
 GENERATOR = "splitmix64/1"
 """Names the way from draws to values; raise the number when it changes. Part of the digest."""
@@ -29,6 +40,7 @@ GAMMA, MIX_A, MIX_B = (
 CHUNK_DRAWS = 1 << 16  # draws of 64 bits; four weights each, so that a chunk stays in the cache
 
 U16 = npt.NDArray[np.uint16]
+I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
 
@@ -85,7 +97,7 @@ def uniform(seed: int, name: str, count: int) -> F64:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def order(seed: int, name: str, count: int) -> npt.NDArray[np.int64]:
+def order(seed: int, name: str, count: int) -> I64:
     """The numbers below `count`, shuffled: sorted by the stream of (seed, name)."""
     return np.argsort(_words(_key(seed, name), 0, count), kind="stable")
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
 
 from metpipe.engine.checkpoints.protocol import Shape
-from metpipe.engine.gpu import free_bytes
 from metpipe.errors import ConfigError
 
-__all__ = ["cgroup_headroom", "check_memory", "free_memory", "required_memory"]
+if TYPE_CHECKING:
+    import torch
 
-CPU = torch.device("cpu")
+__all__ = [
+    "cgroup_headroom",
+    "cgroup_limit",
+    "check_memory",
+    "free_memory",
+    "machine_memory",
+    "required_memory",
+]
+
 BF16_BYTES = 2
 # limit, usage, and the file cache that the kernel drops when memory runs short
 CGROUP_V2 = ("memory.max", "memory.current", "inactive_file")
@@ -34,18 +42,34 @@ def free_memory() -> int:
     return machine if group is None else min(machine, group)
 
 
+def machine_memory() -> int:
+    """Bytes that this process could take of an empty machine: its memory, or its group's limit."""
+    machine = int(psutil.virtual_memory().total)
+    limit = cgroup_limit(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return machine if limit is None else min(machine, limit)
+
+
 def check_memory(
-    needed_bytes: int, device: torch.device = CPU, *, what: str = "the weights"
+    needed_bytes: int, device: torch.device | None = None, *, what: str = "the weights"
 ) -> None:
-    """ConfigError when `what` needs more bytes than are free where it will lie."""
-    is_gpu = device.type == "cuda"
-    free = free_bytes(device) if is_gpu else free_memory()
+    """ConfigError when `what` needs more bytes than are free where it will lie.
+
+    `device`: None is this machine's own memory, as a CPU is.
+    """
+    gpu = device if device is not None and device.type == "cuda" else None
+    free = free_memory() if gpu is None else _free_on(gpu)
     if needed_bytes > free:
         raise ConfigError(
             f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
-            f"{'GPU' if is_gpu else 'machine'}; choose a smaller model, free memory, or plan it "
-            "with pipeline=memory"
+            f"{'machine' if gpu is None else 'GPU'}; choose a smaller model, free memory, or plan "
+            "it with pipeline=memory"
         )
+
+
+def _free_on(gpu: torch.device) -> int:
+    from metpipe.engine.gpu import free_bytes  # imports torch, which planning does without
+
+    return free_bytes(gpu)
 
 
 def cgroup_headroom(root: Path, membership: Path) -> int | None:
@@ -59,6 +83,16 @@ def cgroup_headroom(root: Path, membership: Path) -> int | None:
         if (room := _headroom(folder, files)) is not None
     ]
     return min(rooms, default=None)
+
+
+def cgroup_limit(root: Path, membership: Path) -> int | None:
+    """The least limit of the process's control group and those above it; None without one."""
+    limits = [
+        limit
+        for folder, (limit_file, _, _) in _group_folders(root, membership)
+        if (limit := _limit(folder, limit_file)) is not None
+    ]
+    return min(limits, default=None)
 
 
 def _group_folders(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
@@ -79,16 +113,25 @@ def _group_folders(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[s
 
 def _headroom(folder: Path, files: tuple[str, str, str]) -> int | None:
     limit_file, usage_file, cache_key = files
+    limit = _limit(folder, limit_file)
     try:
-        limit = (folder / limit_file).read_text(encoding="utf-8").strip()
         used = int((folder / usage_file).read_text(encoding="utf-8"))
         stat = (folder / "memory.stat").read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return None  # the root group has no limit files
-    if limit == "max":
+        return None  # the root group has no usage files
+    if limit is None:
         return None
     pairs = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
-    return max(0, int(limit) - used + int(pairs.get(cache_key, "0")))
+    return max(0, limit - used + int(pairs.get(cache_key, "0")))
+
+
+def _limit(folder: Path, limit_file: str) -> int | None:
+    """A group's limit; None where it has none, or no file for one (the root group)."""
+    try:
+        text = (folder / limit_file).read_text(encoding="utf-8").strip()
+        return None if text == "max" else int(text)
+    except (OSError, ValueError):
+        return None
 
 
 def _gib(count: int) -> str:

@@ -2,13 +2,16 @@
 
 A draft head of random weights agrees with its model about once in a vocabulary, so a run that
 verifies drafts would see none accepted. Here all V tokens lie on one shuffled cycle; f(t) is the
-token behind t on it, g(t) the one sqrt(V) further. The head's row of a token is the sum of the
-embeddings of its two predecessors, so the logits of f(t) and g(t) stand out as long as the stream
-still carries the embedding of t; what the layers add to the stream decides between them. The
-predecessor by f counts for more, by a strength of its own. The draft head passes the embedding on
-under a noise of its own: it mostly agrees where the strength is large, and by chance where the two
-are nearly tied. A text that follows f and g alone comes back to no token within sqrt(V) tokens, by
-when the states differ; so it runs in no circle.
+token that follows t on it, g(t) one about sqrt(V) steps on. The head's row of a token is the sum of
+the embeddings of its predecessors by f and by g, so the logits of f(t) and g(t) stand out as long
+as the stream still carries the embedding of t; what the layers add to the stream decides between
+them, unless f counts for much more. The draft head passes the embedding on under a noise of its
+own, so that it agrees by chance where the two are nearly tied.
+
+Along the cycle runs of tokens with a clear successor alternate with undecided ones, and g keeps to
+that beat. So a text passes through both in turn: long drafts are accepted whole in the one, and in
+the other short ones are rejected. It comes back to no token within about sqrt(V) tokens, by when
+the states differ; so it runs in no circle.
 
 Shapes: V vocabulary, D hidden.
 """
@@ -21,9 +24,10 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from metpipe.engine.checkpoints.draws import (
+    F64,
+    I64,
     U16,
     bf16_bits,
     bf16_values,
@@ -43,16 +47,18 @@ CONSTRUCTION = "successor/1"
 
 HEAD, TABLE, JOIN = "lm_head.weight", "embed_tokens.weight", "mtp.fc.weight"
 LAYER = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\.")
-WRITERS = ("out_proj.weight", "o_proj.weight", "down_proj.weight")
+WRITERS = ("out_proj.weight", "o_proj.weight", "down_proj.weight", "experts.down_proj")
 """What a layer adds to the stream comes from these."""
 
-STRENGTH = 3.2
-"""A predecessor by f counts 1 to 1 + STRENGTH / sqrt(D) times as much as one by g."""
-STREAM = 1.6
-"""Gain of the writers, times sqrt(layers): so the embedding keeps its share of the stream."""
+CLEAR_RUN, BEAT = 18, 60
+"""Of so many tokens of the cycle, the first ones have a clear successor."""
+CLEAR, UNDECIDED = 7.0, 0.5
+"""A predecessor by f counts by this / sqrt(D) more than one by g; of the undecided, up to this."""
+STREAM = 1.4
+"""Gain of the writers, over sqrt(layers): so the embedding keeps its share of the stream."""
 PASSED = 1.0
 """What the draft head's first linear passes on of the embedding, channel by channel."""
-GAINS = {JOIN: 0.5, "q_norm.weight": 4.0, "o_proj.weight": 1.7}
+GAINS = {"q_norm.weight": 4.0, "o_proj.weight": 1.7, "mlp.gate.weight": 4.0}
 
 HEAD_ROWS = 1 << 10  # made at once
 
@@ -94,7 +100,7 @@ class SuccessorWeights:
             f"{name} bf16 {list(shape)} {'' if name == HEAD else self._spread(name)}"
             for name, shape in sorted(self.shapes.items())
         ]
-        return [f"{CONSTRUCTION} {STRENGTH} {PASSED}", *made]
+        return [f"{CONSTRUCTION} {CLEAR_RUN} {BEAT} {CLEAR} {UNDECIDED} {PASSED}", *made]
 
     def _spread(self, name: str) -> tuple[float, float]:
         if name.endswith(TABLE):
@@ -108,9 +114,10 @@ class SuccessorWeights:
         """[V, D], flat: (strength * row of the predecessor by f + row of that by g) / sqrt(D)."""
         (source,) = (name for name in self.shapes if name.endswith(TABLE))
         rows = self.bits(source).reshape(vocab, hidden)
-        by_f, by_g = (self._behind(steps, vocab) for steps in (1, math.isqrt(vocab)))
-        strength = 1.0 + (STRENGTH / math.sqrt(hidden)) * uniform(self.seed, "strength", vocab)
+        cycle = order(self.seed, "successors", vocab)
+        by_f, by_g = _behind(cycle, 1), _behind(cycle, leap(vocab))
         scale = 1.0 / math.sqrt(hidden)
+        strength = 1.0 + scale * self._preference(cycle)
         out = np.empty((vocab, hidden), dtype=np.uint16)
         for start in range(0, vocab, HEAD_ROWS):
             f, g = by_f[start : start + HEAD_ROWS], by_g[start : start + HEAD_ROWS]
@@ -118,12 +125,24 @@ class SuccessorWeights:
             out[start : start + HEAD_ROWS] = bf16_bits(made.astype(np.float32))
         return out.reshape(-1)
 
-    def _behind(self, steps: int, vocab: int) -> npt.NDArray[np.int64]:
-        """Of each token, the one that lies so many steps behind it on the cycle."""
-        cycle = order(self.seed, "successors", vocab)
-        behind = np.empty(vocab, dtype=np.int64)
-        behind[cycle] = np.roll(cycle, steps)
-        return behind
+    def _preference(self, cycle: I64) -> F64:
+        """Of each token, for its successor by f."""
+        preference = np.empty(len(cycle))
+        preference[cycle] = UNDECIDED * uniform(self.seed, "preference", len(cycle))
+        preference[cycle[np.arange(len(cycle)) % BEAT < CLEAR_RUN]] = CLEAR
+        return preference
+
+
+def _behind(cycle: I64, steps: int) -> I64:
+    """Of each token, the one that lies so many steps behind it on the cycle."""
+    behind = np.empty_like(cycle)
+    behind[cycle] = np.roll(cycle, steps)
+    return behind
+
+
+def leap(vocab: int) -> int:
+    """By how many steps g goes: about sqrt(V), and one more than whole runs, as f is."""
+    return BEAT * max(1, round(math.isqrt(vocab) / BEAT)) + 1
 
 
 def _passing(noise: U16, hidden: int, both: int) -> U16:

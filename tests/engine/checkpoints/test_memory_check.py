@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from metpipe.engine.checkpoints import check_memory, free_memory, required_memory
-from metpipe.engine.checkpoints.memory_check import cgroup_headroom
+from metpipe.engine.checkpoints import (
+    check_memory,
+    free_memory,
+    machine_memory,
+    required_memory,
+)
+from metpipe.engine.checkpoints.memory_check import cgroup_headroom, cgroup_limit
 from metpipe.errors import ConfigError
 
 GIB = 1 << 30
@@ -72,3 +77,20 @@ def test_version_one_groups_count_too(tmp_path: Path) -> None:
     (folder / "memory.stat").write_text(f"cache 5\ntotal_inactive_file {GIB}\n")
     member = _membership(tmp_path, "9:pids:/box\n4:memory:/box\n0::/\n")
     assert cgroup_headroom(tmp_path, member) == 3 * GIB
+
+
+def test_the_tightest_limit_is_what_a_machine_has(tmp_path: Path) -> None:
+    _group(tmp_path / "pod", str(10 * GIB), 9 * GIB)
+    _group(tmp_path / "pod" / "box", "max", 5 * GIB)
+    member = _membership(tmp_path, "0::/pod/box\n")
+    assert cgroup_limit(tmp_path, member) == 10 * GIB
+
+
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    _group(tmp_path, "max", GIB)
+    assert cgroup_limit(tmp_path, _membership(tmp_path, "0::/\n")) is None
+    assert cgroup_limit(tmp_path, tmp_path / "no such file") is None
+
+
+def test_machine_memory_is_at_least_what_is_free() -> None:
+    assert free_memory() <= machine_memory()

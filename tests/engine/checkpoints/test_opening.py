@@ -42,14 +42,16 @@ def test_every_shipped_choice_is_sound(choice: str) -> None:
     section = yaml.safe_load(text)
     assert text.startswith("# ")
     assert section["name"] == choice
-    assert set(section) == {"name", "checkpoint_id", "checkpoint", "config", "package"}
+    weights = {"weights"} & set(section)
+    assert set(section) - weights == {"name", "checkpoint_id", "checkpoint", "config", "package"}
     assert (section["checkpoint_id"] is None) == choice.startswith("tiny_")
     assert section["checkpoint"] is None
     assert (section["config"] is None) != (section["package"] is None)
     if section["package"] is not None:
         assert PackageSource(**section["package"]).file.endswith(".gguf")
         return
-    model = ModelSource(choice, config=section["config"], seed=1)
+    kind = section.get("weights", "random")
+    model = ModelSource(choice, config=section["config"], seed=1, weights=kind)
     circuit = circuit_from_config(section["config"], kernels_dir())
     if circuit.arch not in LEGACY_FAMILIES or quantised_formats(circuit.nodes):
         assert not open_checkpoint(model).has_weights  # to plan for

@@ -12,7 +12,8 @@ import yaml
 
 from metpipe.engine.checkpoints import synthetic
 from metpipe.engine.checkpoints.digest import RawTensor, raw_digest
-from metpipe.engine.checkpoints.synthetic_weights import CHUNK_DRAWS, Synthetic, bf16_bits
+from metpipe.engine.checkpoints.draws import CHUNK_DRAWS, bf16_bits
+from metpipe.engine.checkpoints.synthetic_weights import Synthetic
 from metpipe.errors import ConfigError
 from metpipe.resources import conf_dir
 
@@ -84,7 +85,7 @@ def test_chunks_join_without_seam(extra: int, monkeypatch: pytest.MonkeyPatch) -
     shape = {"a.bias": (count,)}
     whole = synthetic({}, shape, 1).read("a.bias")
     assert count < CHUNK_DRAWS
-    monkeypatch.setattr("metpipe.engine.checkpoints.synthetic_weights.CHUNK_DRAWS", 64)
+    monkeypatch.setattr("metpipe.engine.checkpoints.draws.CHUNK_DRAWS", 64)
     assert torch.equal(synthetic({}, shape, 1).read("a.bias"), whole)
 
 
@@ -162,7 +163,36 @@ def test_facts() -> None:
     assert not synthetic({}, {}, 0).has_weights
 
 
-@pytest.mark.parametrize("name", ["model.layers.0.A_log", "model.layers.0.scales"])
+def test_weights_of_norms_by_one_plus_lie_around_zero() -> None:
+    shapes = {"a.q_norm.weight": (999,), "b.norm.weight": (999,), "c.norm.weight": (999,)}
+    made = synthetic({}, shapes, 0, one_plus={"a.q_norm.weight", "b.norm.weight"})
+    centres = [made.read(name).float().mean().item() for name in shapes]
+    assert centres == pytest.approx([3, 0, 1], abs=0.1)
+    assert made.digest() != synthetic({}, shapes, 0).digest()
+
+
+def test_a_recurrent_layer_remembers_for_a_while() -> None:
+    """Most decays lie between a hundredth and all but a hundredth, as `gdn_gates` makes them."""
+    heads = (4000,)
+    made = synthetic({}, {"x.A_log": heads, "x.dt_bias": heads}, 0)
+    a_log, bias = (made.read(name).float() for name in made.tensors)
+    a = torch.randn(heads, generator=torch.Generator().manual_seed(0))
+    kept = torch.exp(-a_log.exp() * torch.nn.functional.softplus(a + bias))
+    low, middle, high = kept.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
+    assert 0.01 < low < 0.5
+    assert 0.6 < middle < 0.9
+    assert 0.9 < high < 0.999
+    assert 4 < a_log.exp().mean().item() < 8
+
+
+def test_stacked_experts_are_spread_as_single_ones() -> None:
+    shapes = {"x.experts.down_proj": (5, 40, 64), "x.experts.3.down_proj.weight": (40, 64)}
+    made = synthetic({}, shapes, 0)
+    for name in shapes:
+        assert made.read(name).float().std().item() == pytest.approx(1 / 8, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.experts_log", "model.layers.0.scales"])
 def test_a_tensor_of_unknown_kind_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} .*synthetic weights are defined for"):
         synthetic({}, {name: (4,)}, 0)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from metpipe.engine.checkpoints import Checkpoint
-from tests.plain.layers import Attention, DeltaNet, Experts, FeedForward, Part, Store
+from tests.engine.plain.layers import Attention, DeltaNet, Experts, FeedForward, Part, Store
 
 __all__ = ["DraftHead", "Target", "opened"]
 

@@ -1,0 +1,106 @@
+"""Which single change would make a refused configuration fit, each tried before it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from metpipe.circuit import element_bytes
+from metpipe.memory.evaluate import headroom_at
+from metpipe.memory.inverse import Inverse, Question, Value
+from metpipe.memory.overheads import graphs_term
+from metpipe.memory.point import Point
+from metpipe.memory.reboot import with_kv_dtype, without_drafts
+from metpipe.memory.report import SEVERITY, Answer, answer_of
+
+__all__ = ["Fix", "fixes", "switches"]
+
+KV_DTYPES = ("fp8", "bf16", "f32")
+"""From the narrowest."""
+KV_FORMAT = "{kv_cache_dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One override, the rest as it is: what the answer would be, and the room that is left."""
+
+    override: str
+    answer: Answer
+    headroom_low: int
+    headroom_high: int
+
+
+def fixes(
+    answer: Answer, questions: Sequence[Question], answers: Sequence[Inverse]
+) -> tuple[Fix, ...]:
+    """The changes that turn `answer` into a better one; none where it fits already.
+
+    `answers` are those of the questions, in their order.
+
+    Raises:
+        ConfigError: as `evaluate` at a changed point.
+    """
+    if answer == "fits":
+        return ()
+    found = (_fix(question, given) for question, given in zip(questions, answers, strict=True))
+    return tuple(fix for fix in found if fix is not None and _is_better(fix.answer, answer))
+
+
+def switches(point: Point) -> Iterator[Question]:
+    """Settings beside the inverse queries that may be changed: a dtype, graphs, speculation."""
+    now = point.serve.kv_cache_dtype
+    if any(group.format == KV_FORMAT for group in point.planned.states):
+        narrower = [one for one in KV_DTYPES if element_bytes(one) < element_bytes(now)]
+        yield Question(
+            "kv_cache_dtype",
+            "most",
+            (*narrower, now),
+            lambda value: with_kv_dtype(point, str(value)),
+            lambda value: f"serve.kv_cache_dtype={value}",
+            now=now,
+        )
+    if point.met is None and graphs_term(point).high:
+        yield Question(
+            "graphs",
+            "most",
+            ("false", "true"),
+            lambda value: replace(point, serve=replace(point.serve, graphs=value == "true")),
+            lambda value: f"serve.graphs={value}",
+            now="true",
+        )
+    if point.serve.speculative:
+        yield Question(
+            "speculative",
+            "most",
+            ("false", "true"),
+            lambda value: point if value == "true" else without_drafts(point),
+            lambda value: f"serve.speculative={value}",
+            now="true",
+        )
+
+
+def _fix(question: Question, given: Inverse) -> Fix | None:
+    """The answer's value, where it asks for less than the point does."""
+    value = given.surely if given.surely is not None else given.possibly
+    if value is None or not _asks_for_less(question, given, value):
+        return None
+    low, high = headroom_at(question.at(value))
+    return Fix(question.typed(value), answer_of(low, high), low, high)
+
+
+def _asks_for_less(question: Question, given: Inverse, value: Value) -> bool:
+    """Whether the value is a change towards less; of a device, whether it is another one."""
+    now = question.now
+    if now is None:
+        return False
+    if isinstance(now, str) or isinstance(value, str):
+        return now not in question.values or _place(question, value) < _place(question, now)
+    return value < now if given.sense == "most" else value > now
+
+
+def _place(question: Question, value: Value) -> int:
+    return question.values.index(value)
+
+
+def _is_better(answer: Answer, than: Answer) -> bool:
+    return SEVERITY.index(answer) < SEVERITY.index(than)
