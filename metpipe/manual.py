@@ -33,7 +33,7 @@ Try these
   metpipe model=smollm2 variant=all hardware=b200   trained weights; memory planned for a B200
   metpipe model.checkpoint=/path/to/folder          your own: a Hugging Face folder or a .gguf
   metpipe pipeline=memory model=qwen3_8b hardware=b200 workload.isl=3000 workload.concurrency=8
-  metpipe -m pipeline=memory slots=1,4,16 hardware=h200_sxm,b200   a sweep of six, one table
+  metpipe -m pipeline=memory slots=1,4,16 hardware=h200_sxm,b200   a sweep of six, a table and a plot
   metpipe kernels=my_kernels                        your own rules and kernels, judged
   metpipe recipe=recipes/smollm2_quick.toml steps=8 a ready run; later arguments win
   metpipe rerun=runs/2026-12-01/12-00-00-000001     the same run again; says if its id is the same
@@ -45,8 +45,10 @@ prompt_lengths=[15,16,17] or prompt_lengths=64. `+variants.NAME.forward=circuit
 +variants.NAME.rules=[ID,ID]` adds a variant of your own.
 
 Also: recipe=FILE (.toml or .yaml) and rerun=DIR expand to arguments; resume=DIR takes the stage
-results of a run that was killed. --cfg job --resolve shows the composed config, --info
-defaults-tree where it comes from, --hydra-help Hydra's own options.
+results of a run that was killed; sweep=DIR shows a sweep's report again. With -m,
+hydra/launcher=joblib, submitit_local, submitit_slurm or ray runs the jobs in other processes.
+--cfg job --resolve shows the composed config, --info defaults-tree where it comes from,
+--hydra-help Hydra's own options.
 Tab completion: eval "$(metpipe -sc install=bash)"
 
 Each run leaves report.json, run.json (config, id, versions) and its stage results in

@@ -164,7 +164,7 @@ def _outline(
 
 
 def _limits(axis: Axes, drawn: Sequence[Series]) -> None:
-    """Where the serve flags end what may be asked; said outside the picture."""
+    """Where serve flags and model end what may be asked; said outside the picture."""
     plans = [plan for series in drawn for plan in series.plans]
     most = {
         plan.limits["max_concurrency"].high for plan in plans if "max_concurrency" in plan.limits
@@ -173,11 +173,11 @@ def _limits(axis: Axes, drawn: Sequence[Series]) -> None:
     if len(most) == 1:
         (at,) = most
         axis.axhline(at, **DASHED)
-        _beside(axis, f"serve flags\nend at {at:,}", (1.0, at), ("axes fraction", "data"), (4, 0))
+        _beside(axis, f"asked up\nto {at:,}", (1.0, at), ("axes fraction", "data"), (4, 0))
     if len(longest) == 1:
         (at,) = longest
         axis.axvline(at, **DASHED)
-        _beside(axis, f"serve flags end at {at:,}", (at, 1.0), ("data", "axes fraction"), (0, 4))
+        _beside(axis, f"asked up to {at:,}", (at, 1.0), ("data", "axes fraction"), (0, 4))
 
 
 def _beside(
