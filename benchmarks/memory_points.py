@@ -1,8 +1,8 @@
-"""How fast serves are planned: points a second and milliseconds an inverse query, Qwen3-8B.
+"""How fast serves are planned: points a second and milliseconds an inverse query.
 
-Run it with `python benchmarks/memory_points.py [device]` (b200). Each figure is a median of runs;
-each run starts from a model whose row buckets are planned and nothing else, unless it says so.
-Reach: 1000 points a second, 50 ms a query.
+Run it with `python benchmarks/memory_points.py [device] [model choice]` (b200, qwen3_8b). Each
+figure is a median of runs; each run starts from a model whose row buckets are planned and nothing
+else, unless it says so. Reach: 1000 points a second, 50 ms a query.
 """
 
 from __future__ import annotations
@@ -13,40 +13,27 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
+
+import yaml
 
 from metpipe.circuit import Select, circuit_from_config
 from metpipe.memory import (
     Device,
     Planned,
     Point,
+    Question,
     Serve,
     Workload,
+    answered,
     evaluate,
     find_device,
-    max_concurrency,
-    max_isl,
+    questions,
     read_devices,
     read_kernel_set,
 )
-from metpipe.resources import kernels_dir
+from metpipe.resources import conf_dir, kernels_dir
 
-QWEN3_8B = {
-    "model_type": "qwen3",
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000,
-    "max_position_embeddings": 40960,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
 SERVE = Serve(
     max_seq_len=40960,
     max_batch_size=128,
@@ -56,6 +43,7 @@ SERVE = Serve(
     block_size=16,
     max_prefill_tokens=8192,
 )
+Given = TypeVar("Given")
 RUNS = 5
 POINTS = 1000
 TIGHT_BYTES = 48 * 2**30
@@ -64,8 +52,11 @@ TIGHT_BYTES = 48 * 2**30
 
 def main() -> None:
     """Print the figures."""
-    device = find_device(read_devices(kernels_dir() / "DEVICES.toml"), (*sys.argv[1:], "b200")[0])
-    circuit = circuit_from_config(QWEN3_8B, kernels_dir())
+    device_id, choice = (*sys.argv[1:], *("b200", "qwen3_8b")[len(sys.argv) - 1 :])
+    devices = read_devices(kernels_dir() / "DEVICES.toml")
+    device = find_device(devices, device_id)
+    config = yaml.safe_load((conf_dir() / "model" / f"{choice}.yaml").read_text())["config"]
+    circuit = circuit_from_config(config, kernels_dir())
     kernel_set = read_kernel_set(kernels_dir() / "cpu")
 
     def unplanned() -> Point:
@@ -77,22 +68,35 @@ def main() -> None:
         for concurrency in (1, 8):
             for isl in (1, 64, 4096):
                 evaluate(at(point, concurrency, isl))
+        for width in (2, 8) if point.has_draft_head else ():
+            serve = replace(point.serve, speculative=True, num_drafts=width - 1)
+            evaluate(replace(point, serve=serve))
         return point
 
-    print(f"Qwen3-8B on {device.id}, {len(circuit.nodes)} nodes, medians of {RUNS} runs")
+    print(f"{choice} on {device.id}, {len(circuit.nodes)} nodes, medians of {RUNS} runs")
     first = timed(unplanned, evaluate)
     print(f"first point, its plans fused     {first * 1e3:10.2f} ms")
     again = timed(planned, lambda point: [evaluate(point) for _ in range(POINTS)])
     print(f"points, the same load            {POINTS / again:10.0f} /s")
     mixed = timed(planned, lambda point: [evaluate(one) for one in random_loads(point)])
     print(f"points, random loads             {POINTS / mixed:10.0f} /s")
-    for query in (max_concurrency, max_isl):
-        seconds = timed(lambda: replace(planned(), device=tight(device)), query)
-        print(f"{query.__name__:<16}                 {seconds * 1e3:10.2f} ms")
+
+    def asked() -> list[Question]:
+        point = replace(planned(), device=tight(device))
+        gpus = [one for one in devices.by_id.values() if one.kind == "gpu"]
+        return list(questions(point, [replace(point, device=one) for one in gpus]))
+
+    for number, question in enumerate(asked()):
+        name = question.query
+        if question.why:
+            print(f"{name:<32} not asked: {question.why}")
+            continue
+        seconds = timed(lambda number=number: asked()[number], answered)
+        print(f"{name:<32} {seconds * 1e3:10.2f} ms")
 
 
-def timed(prepare: Callable[[], Point], work: Callable[[Point], object]) -> float:
-    """Median seconds of the work, each run on a point of its own."""
+def timed(prepare: Callable[[], Given], work: Callable[[Given], object]) -> float:
+    """Median seconds of the work, each run on something of its own."""
     seconds = []
     for _ in range(RUNS):
         point = prepare()

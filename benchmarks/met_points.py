@@ -19,8 +19,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from metpipe.config import Provenance, validate
-from metpipe.memory import Point, Workload, evaluate, max_concurrency, max_isl
+from metpipe.memory import Point, Workload, answered, evaluate
 from metpipe.memory.evaluate import answer_at
+from metpipe.memory.queries import QUERIES
 from metpipe.resources import conf_dir
 from metpipe.stages.live import Live
 from metpipe.stages.met_plan import met_point
@@ -56,9 +57,11 @@ def main() -> None:
     ):
         seconds = timed(lambda: warmed(choice), work)
         print(f"{name:<32} {POINTS / seconds:10.0f} /s")
-    for query in (max_concurrency, max_isl):
-        seconds = timed(lambda: tight(warmed(choice)), query)
-        print(f"{query.__name__:<32} {seconds * 1e3:10.2f} ms")
+    for query in QUERIES:
+        seconds = timed(
+            lambda: tight(warmed(choice)), lambda point, query=query: answered(query(point))
+        )
+        print(f"{query(first).query:<32} {seconds * 1e3:10.2f} ms")
 
 
 def prepared(choice: str) -> Point:

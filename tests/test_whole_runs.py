@@ -30,7 +30,7 @@ def test_a_default_run_passes_and_says_why(tmp_path):
     assert (first["tokens"], second["tokens"]) == (23, 64)
     names = [row["variant"] for row in first["comparisons"]]
     assert names == ["legacy-repeat", "circuit_reference", "circuit"]
-    assert all(row["steps"] == 6 and row["num_states"] == 18 for row in first["comparisons"])
+    assert all(row["steps"] == 6 and row["num_states"] == 16 for row in first["comparisons"])
     assert {control["verdict"] for control in report["diff"]["controls"]} == {"ok"}
     assert [control["changed_step"] for control in report["diff"]["controls"]] == [3, 3]
     assert all(check["passed"] for check in report["diff"]["self_test"])

@@ -9,6 +9,7 @@ import triton.language as tl
 from .check import bf16, disjoint, matrix
 from .jit import kernel
 from .launch import bind
+from .overlap import enter
 from .scalar import silu_mul1
 
 __all__ = ["silu_mul"]
@@ -18,6 +19,7 @@ BLOCK = 512
 
 @kernel
 def _silu_mul(gate_up, y, inter, BLOCK: tl.constexpr):
+    enter()
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = i < inter

@@ -20,6 +20,7 @@ from .check import bf16, disjoint, i32, matrix
 from .jit import device, kernel
 from .kv import pool_row
 from .launch import bind
+from .overlap import enter, release, wait
 from .scalar import exp
 from .sums import power_of_two
 from .workspace import COUNTERS, counters, scratch
@@ -27,35 +28,36 @@ from .workspace import COUNTERS, counters, scratch
 __all__ = ["paged_attention", "scratch_bytes"]
 
 MAX_HEAD_DIM = 512
+AT_ONCE = tl.constexpr(8)
+"""Splits whose parts are loaded together."""
 LEAST_TILE = 16
 SPLIT = 128
 """Tokens of a split: part of the numerics."""
-WIDE_HEAD = 128
-"""Head dim above which a program has twice the threads."""
+WARPS = 8
 ENOUGH_PROGRAMS = 512
 """Rows times kv heads from which on a row's splits are one program's."""
 
 
 @device
 def _attend(
-    q, k_pool, v_pool, table, first, position, columns, pool_rows, kv_dim, scale,
-    SIZE: tl.constexpr, SPLIT: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
+    q, k_pool, v_pool, row, first, position, past, kv_dim, scale, SPLIT: tl.constexpr,
+    HEAD: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """(m [G], sums [G], acc [G, D]) of the tokens first .. first + SPLIT - 1, up to the position.
 
-    q: bf16 [G, D]; the pools point at the kv head's part of pool row 0.
+    q: bf16 [G, D]; the pools point at the kv head's part of pool row 0; row: the tokens' pool rows,
+    -1 for those that have none; past: whether the position lies past the table.
     """
-    token = first + tl.arange(0, SPLIT)
     d = tl.arange(0, D)
-    needed = token <= position
-    row = tl.where(needed, pool_row(table, token, columns, pool_rows, SIZE), -1)
+    needed = first + tl.arange(0, SPLIT) <= position
+    lost = (needed & (row < 0)) | past
+    row = tl.where(needed, row, -1)
     at = row[:, None] * kv_dim + d[None, :]
     held = (row >= 0)[:, None] & (d < HEAD)[None, :]
     k = tl.load(k_pool + at, mask=held, other=0.0)
     v = tl.load(v_pool + at, mask=held, other=0.0)
     score = tl.dot(q, tl.trans(k)) * scale
     score = tl.where(needed[None, :], score, float("-inf"))
-    lost = (needed & (row < 0)) | (position >= columns * SIZE)
     score = tl.where(lost[None, :], float("nan"), score)
     m = tl.max(score, 1)
     p = exp(score - m[:, None])
@@ -94,6 +96,7 @@ def _whole_rows(
     SIZE: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr,
     HEAD: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
+    enter()
     row, kv_head = tl.program_id(1).to(tl.int64), tl.program_id(0)
     position = tl.load(positions + row)
     tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
@@ -102,9 +105,11 @@ def _whole_rows(
     sums = tl.zeros((G,), tl.float32)
     acc = tl.zeros((G, D), tl.float32)
     for first in range(0, tl.minimum(position + 1, columns * SIZE), SPLIT):
+        token = first + tl.arange(0, SPLIT)
         m_next, sums_next, acc_next = _attend(
-            tile, k_pool + shift, v_pool + shift, table + row * columns, first, position, columns,
-            pool_rows, kv_heads * HEAD, scale, SIZE, SPLIT, HEAD, D,
+            tile, k_pool + shift, v_pool + shift,
+            pool_row(table + row * columns, token, columns, pool_rows, SIZE), first, position,
+            position >= columns * SIZE, kv_heads * HEAD, scale, SPLIT, HEAD, D,
         )  # fmt: skip
         m, sums, acc = _merge(m, sums, acc, m_next, sums_next, acc_next)
     _put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
@@ -117,15 +122,20 @@ def _splits(
     HEAD: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """tops: f32 [row and kv head, split, 2, GROUP]; parts: f32 [same, split, GROUP, HEAD]."""
+    release()
     split, row, kv_head = tl.program_id(0), tl.program_id(2).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)
+    # Nothing of a step writes its inputs, so these are read while the launch before goes on.
+    token = split * SPLIT + tl.arange(0, SPLIT)
+    places = pool_row(table + row * columns, token, columns, pool_rows, SIZE)
+    wait()
+    tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
     count = tl.minimum(tl.maximum(position // SPLIT + 1, 1), tl.num_programs(0))
     if split < count:
-        tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
         shift = kv_head * HEAD
         m, sums, acc = _attend(
-            tile, k_pool + shift, v_pool + shift, table + row * columns, split * SPLIT, position,
-            columns, pool_rows, kv_heads * HEAD, scale, SIZE, SPLIT, HEAD, D,
+            tile, k_pool + shift, v_pool + shift, places, split * SPLIT, position,
+            position >= columns * SIZE, kv_heads * HEAD, scale, SPLIT, HEAD, D,
         )  # fmt: skip
         g, d = tl.arange(0, G), tl.arange(0, D)
         inside = g[:, None] * HEAD + d[None, :]
@@ -143,14 +153,21 @@ def _splits(
             m = tl.full((G,), float("-inf"), tl.float32)
             sums = tl.zeros((G,), tl.float32)
             acc = tl.zeros((G, D), tl.float32)
-            for other in range(count):
-                at = first + other
-                tops_at = tops + at * 2 * GROUP + g
-                m_next = tl.load(tops_at, mask=real, other=0.0, cache_modifier=".cg")
-                sums_next = tl.load(tops_at + GROUP, mask=real, other=1.0, cache_modifier=".cg")
-                parts_at = parts + at * GROUP * HEAD + inside
-                acc_next = tl.load(parts_at, mask=held, other=0.0, cache_modifier=".cg")
-                m, sums, acc = _merge(m, sums, acc, m_next, sums_next, acc_next)
+            for start in range(0, count, AT_ONCE):
+                # Their loads wait for no sum. What is past the last changes nothing: e^-inf is 0.
+                for inner in tl.static_range(AT_ONCE):
+                    at = first + start + inner
+                    there = start + inner < count
+                    tops_at = tops + at * 2 * GROUP + g
+                    parts_at = parts + at * GROUP * HEAD + inside
+                    m_next = tl.load(
+                        tops_at, mask=real & there, other=float("-inf"), cache_modifier=".cg"
+                    )
+                    sums_next = tl.load(
+                        tops_at + GROUP, mask=real & there, other=0.0, cache_modifier=".cg"
+                    )
+                    acc_next = tl.load(parts_at, mask=held & there, other=0.0, cache_modifier=".cg")
+                    m, sums, acc = _merge(m, sums, acc, m_next, sums_next, acc_next)
             _put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
 
 
@@ -190,14 +207,13 @@ def paged_attention(
     sizes = (
         columns, pool_rows, kv_heads, float(scale), block_size, SPLIT, group, tile, head_dim, depth,
     )  # fmt: skip
-    warps = 8 if head_dim > WIDE_HEAD else 4
     if rows * kv_heads >= ENOUGH_PROGRAMS:
-        return bind(_whole_rows, (kv_heads, rows), (*tensors, *sizes), warps, stages=1)
+        return bind(_whole_rows, (kv_heads, rows), (*tensors, *sizes), WARPS, stages=1)
     splits = triton.cdiv(columns * block_size, SPLIT)
     parts = rows * kv_heads * splits * group
     floats = scratch(parts * (head_dim + 2))
     own = (floats[parts * head_dim :], floats, counters())
-    return bind(_splits, (splits, kv_heads, rows), (*tensors, *own, *sizes), warps, stages=1)
+    return bind(_splits, (splits, kv_heads, rows), (*tensors, *own, *sizes), WARPS, stages=1)
 
 
 def scratch_bytes(*, q_heads: int, kv_heads: int, head_dim: int, max_seq_len: int) -> int:

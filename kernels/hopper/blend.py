@@ -13,6 +13,7 @@ import triton.language as tl
 from .check import bf16, disjoint, f32, matrix
 from .jit import kernel
 from .launch import bind
+from .overlap import enter
 from .scalar import sigmoid
 
 __all__ = ["blend"]
@@ -22,6 +23,7 @@ BLOCK = 256
 
 @kernel
 def _blend(chosen, weights, shared, gate, y, dim, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    enter()
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = i < dim

@@ -18,6 +18,7 @@ import triton.language as tl
 from .check import bf16, disjoint, f32, i32, matrix
 from .jit import device, kernel
 from .launch import bind
+from .overlap import enter
 from .scalar import rsqrt, silu
 from .slots import is_first, last_row
 from .sums import power_of_two, tree_sum
@@ -41,6 +42,7 @@ def _conv1d_update(
     heads, UNIT: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """A unit of channels of all rows of one slot; with NORM the first `heads` units are normed."""
+    enter()
     row, unit = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + row)
     inner = tl.arange(0, BLOCK)
@@ -85,6 +87,7 @@ def _conv1d_update(
 
 @kernel
 def _l2_norm(x, y, eps, channels, heads, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+    enter()
     row, unit = tl.program_id(0).to(tl.int64), tl.program_id(1)
     inner = tl.arange(0, BLOCK)
     c = unit * UNIT + inner

@@ -20,6 +20,7 @@ from .check import bf16, disjoint, f32, i32, matrix
 from .gated_norm import gate_width, gated_head
 from .jit import kernel
 from .launch import bind
+from .overlap import enter
 from .scalar import exp
 from .slots import is_first, last_row
 from .sums import power_of_two
@@ -38,6 +39,7 @@ def _recurrence(
     K: tl.constexpr, V: tl.constexpr, ROWS: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """With NORM, y is the gated norm of the core, else the core itself."""
+    enter()
     row, head = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + row)
     i, j = tl.arange(0, K), tl.arange(0, V)

@@ -14,6 +14,7 @@ from .dot import product, tile_columns, tile_rows
 from .experts import expert_count
 from .jit import device, kernel
 from .launch import bind
+from .overlap import wait
 from .scalar import round_bf16, sigmoid
 from .tiles import Tile
 
@@ -45,6 +46,7 @@ def _down_blend(
     x, ids, weight, weights, shared, gate, y, experts, n, k, COUNT: tl.constexpr, R: tl.constexpr,
     N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
+    wait()
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * N
     total = _chosen(x, ids, weight, weights, row, column, experts, n, k, COUNT, R, N, K, EVEN)
     r, c = tile_rows(0, R, False), tile_columns(column, N, False)
@@ -62,6 +64,7 @@ def _shared_down_blend(
     shared_k, gate_k, COUNT: tl.constexpr, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
     EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, GATE_EVEN: tl.constexpr,
 ):  # fmt: skip
+    wait()
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * N
     total = _chosen(x, ids, weight, weights, row, column, experts, n, k, COUNT, R, N, K, EVEN)
     # A matrix of one output: every column of the tile is that output.

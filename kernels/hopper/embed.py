@@ -9,6 +9,7 @@ import triton.language as tl
 from .check import bf16, disjoint, i32, matrix
 from .jit import kernel
 from .launch import bind
+from .overlap import enter
 
 __all__ = ["embed"]
 
@@ -18,6 +19,7 @@ PADDING = tl.constexpr(-1)
 
 @kernel
 def _embed(tokens, table, y, dim, vocab, BLOCK: tl.constexpr):
+    enter()
     row = tl.program_id(0)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(tokens + row)

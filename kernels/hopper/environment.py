@@ -8,6 +8,7 @@ import triton.language as tl
 from .check import DEVICE, f32
 from .jit import kernel
 from .launch import bind
+from .overlap import enter
 
 __all__ = ["check_environment"]
 
@@ -17,6 +18,7 @@ A, B, C = 1.0 + 2.0**-12, 1.0 + 2.0**-12, -(1.0 + 2.0**-11)
 
 @kernel
 def _multiply_add(values):
+    enter()
     product = tl.load(values) * tl.load(values + 1)
     tl.store(values + 3, product + tl.load(values + 2))
 

@@ -16,6 +16,7 @@ from .dot import product, tile_columns, tile_rows
 from .jit import kernel
 from .launch import bind
 from .linear import two_products
+from .overlap import wait
 from .scalar import round_bf16, silu_mul1
 from .tiles import tile_for
 
@@ -28,6 +29,7 @@ def _experts(
     N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr, SWAP: tl.constexpr,
 ):  # fmt: skip
     """Row r of y is that of x's row r / SHARED through its expert; activated where SILU."""
+    wait()
     pair, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * N
     r, c = tile_rows(0, R, SWAP), tile_columns(column, N, SWAP)
     here = (r < 1) & (c < n)

@@ -10,6 +10,7 @@ from .jit import device, kernel
 from .kv import pool_row
 from .launch import bind
 from .norm import inverse_rms, is_one_plus
+from .overlap import release, wait
 from .rope import copy_value, head_shapes, rotary_half
 from .scalar import normed_formed1, rotate_high, rotate_low, round_bf16
 from .sums import lanes_for, power_of_two, warps_of
@@ -18,11 +19,15 @@ __all__ = ["norm_rope_write"]
 
 
 @device
-def _normed(x, weight, inverse, i, here, ONE_PLUS: tl.constexpr):
+def _normed(x, w, inverse, i, here, ONE_PLUS: tl.constexpr):
     """Elements i of a head after its norm, as their store would have rounded them."""
     value = tl.load(x + i, mask=here, other=0.0).to(tl.float32)
-    w = tl.load(weight + i, mask=here, other=0.0).to(tl.float32)
     return round_bf16(normed_formed1(value, inverse, w, ONE_PLUS))
+
+
+@device
+def _weights(weight, i, here):
+    return tl.load(weight + i, mask=here, other=0.0).to(tl.float32)
 
 
 @device
@@ -30,21 +35,25 @@ def _norm_rotate_head(
     x, y, weight, eps, cos, sin, position, limit, HALF: tl.constexpr, HEAD: tl.constexpr,
     BLOCK: tl.constexpr, LANES: tl.constexpr, ONE_PLUS: tl.constexpr,
 ):  # fmt: skip
+    """Waits for the launch before when it needs x, which that wrote."""
     inside = (position >= 0) & (position < limit)
-    inverse = inverse_rms(x, eps, HEAD, LANES)
     i = tl.arange(0, BLOCK)
     rotated = i < HALF
-    a = _normed(x, weight, inverse, i, rotated, ONE_PLUS)
-    b = _normed(x, weight, inverse, HALF + i, rotated, ONE_PLUS)
+    w_a, w_b = _weights(weight, i, rotated), _weights(weight, HALF + i, rotated)
     at = position.to(tl.int64) * HALF + i
     c = tl.load(cos + at, mask=rotated & inside, other=float("nan"))
     s = tl.load(sin + at, mask=rotated & inside, other=float("nan"))
+    wait()
+    inverse = inverse_rms(x, eps, HEAD, LANES)
+    a = _normed(x, w_a, inverse, i, rotated, ONE_PLUS)
+    b = _normed(x, w_b, inverse, HALF + i, rotated, ONE_PLUS)
     tl.store(y + i, rotate_low(a, b, c, s).to(tl.bfloat16), mask=rotated)
     tl.store(y + HALF + i, rotate_high(a, b, c, s).to(tl.bfloat16), mask=rotated)
     if HEAD > 2 * HALF:
         for start in tl.static_range(2 * HALF, HEAD, BLOCK):
             here = start + i < HEAD
-            rest = _normed(x, weight, inverse, start + i, here, ONE_PLUS)
+            w = _weights(weight, start + i, here)
+            rest = _normed(x, w, inverse, start + i, here, ONE_PLUS)
             rest = tl.where(inside, rest, float("nan"))
             tl.store(y + start + i, rest.to(tl.bfloat16), mask=here)
 
@@ -56,6 +65,7 @@ def _norm_rope_write(
     HEAD: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, Q_ONE: tl.constexpr,
     K_ONE: tl.constexpr,
 ):  # fmt: skip
+    release()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)
     if head < q_heads:

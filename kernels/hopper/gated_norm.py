@@ -12,6 +12,7 @@ import triton.language as tl
 from .check import bf16, disjoint, f32, matrix
 from .jit import device, kernel
 from .launch import bind
+from .overlap import enter
 from .scalar import gated1, rsqrt
 from .sums import power_of_two, tree_sum
 
@@ -29,6 +30,7 @@ def gated_head(x, weight, gate, eps, DIM: tl.constexpr):
 def _gated_rms_norm(
     x, weight, gate, y, eps, heads, width, offset, DIM: tl.constexpr, BLOCK: tl.constexpr
 ):
+    enter()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, BLOCK)
     here = i < DIM

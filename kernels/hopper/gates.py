@@ -16,6 +16,7 @@ from .dot import tile_columns, tile_rows
 from .jit import kernel
 from .launch import bind
 from .linear import two_products
+from .overlap import enter
 from .scalar import decay1, round_bf16, sigmoid, sigmoid_mul1
 from .tiles import tile_for
 
@@ -26,6 +27,7 @@ BLOCK = 512
 
 @kernel
 def _gdn_gates(ba, a_log, dt_bias, decay, beta, heads, size, BLOCK: tl.constexpr):
+    enter()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = at < size
     row, head = at // heads, at % heads
@@ -42,6 +44,7 @@ def _linear_gates(
     x, w, a_log, dt_bias, decay, beta, rows, heads, k, R: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, EVEN: tl.constexpr, SWAP: tl.constexpr,
 ):  # fmt: skip
+    enter()
     row, column = tl.program_id(0) * R, tl.program_id(1) * N
     b, a = two_products(x, w, row, column, rows, heads, k, R, N, K, EVEN, SWAP)
     r, head = tile_rows(row, R, SWAP), tile_columns(column, N, SWAP)
@@ -55,6 +58,7 @@ def _linear_gates(
 
 @kernel
 def _sigmoid_gate_mul(x, gate, y, size, BLOCK: tl.constexpr):
+    enter()
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = i < size
     value = tl.load(x + i, mask=here, other=0.0).to(tl.float32)

@@ -20,7 +20,6 @@ import triton.language as tl
 
 from .check import DEVICE, bf16, matrix
 from .jit import device, kernel
-from .launch import OPTIONS
 
 __all__ = ["hash128", "hash128_rows", "hash128_spans"]
 
@@ -163,7 +162,7 @@ def _sums(spans: Any, count: int, key: int) -> Any:
     programs = triton.cdiv(max(int(spans[1].max()), 1), 8 * BLOCK * PER_PROGRAM)
     _add_spans[spans.shape[1], programs](
         there[6 : 6 + spans.size], sums.view(torch.uint64), there[:6].view(torch.uint64),
-        spans.shape[1], BLOCK, PER_PROGRAM, **({} if DEVICE == "cpu" else OPTIONS),
+        spans.shape[1], BLOCK, PER_PROGRAM,
     )  # fmt: skip
     return sums.cpu().numpy().view(np.uint64).reshape(count, 2)
 

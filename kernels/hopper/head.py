@@ -7,15 +7,18 @@ The greatest integer is the greatest value's lowest index, whichever way the row
 from __future__ import annotations
 
 import torch
+import triton
 import triton.language as tl
 
 from .check import bf16, disjoint, i32, matrix
 from .jit import device, kernel
 from .launch import bind
+from .overlap import enter
+from .workspace import COUNTERS, counters, scratch
 
 __all__ = ["argmax"]
 
-BLOCK = 4096
+BLOCK, PARTS = 1024, 32
 INDEX_BITS = tl.constexpr(32)
 LAST_INDEX = tl.constexpr(0x7FFFFFFF)
 
@@ -30,19 +33,29 @@ def _ordered(value):
 
 
 @kernel
-def _argmax(logits, tokens, vocab, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+def _argmax(
+    logits, tokens, keys, arrived, vocab, each, PARTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """A part of a row; the last part to arrive takes the greatest of all."""
+    enter()
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, BLOCK)
+    stop = tl.minimum((part + 1) * each, vocab)
     best = tl.zeros((BLOCK,), tl.int64)
-    for start in range(0, vocab, BLOCK):
+    for start in range(part * each, stop, BLOCK):
         i = start + lane
-        value = tl.load(logits + row * vocab + i, mask=i < vocab, other=float("-inf"))
+        value = tl.load(logits + row * vocab + i, mask=i < stop, other=float("-inf"))
         # Halved, the order leaves the sign free; a widened bf16 has no low bit to lose.
         key = (_ordered(value.to(tl.float32)) >> 1 << INDEX_BITS) | (LAST_INDEX - i)
-        best = tl.maximum(best, tl.where(i < vocab, key, 0))
-    top = tl.max(best)
-    index = LAST_INDEX - (top & LAST_INDEX)
-    tl.store(tokens + row, tl.where(top >> INDEX_BITS > 0, index, 0).to(tl.int32))
+        best = tl.maximum(best, tl.where(i < stop, key, 0))
+    tl.store(keys + row * PARTS + part, tl.max(best))
+    tl.debug_barrier()
+    if tl.atomic_add(arrived + row, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
+        tl.store(arrived + row, 0)
+        parts = tl.arange(0, PARTS)
+        top = tl.max(tl.load(keys + row * PARTS + parts, cache_modifier=".cg"))
+        index = LAST_INDEX - (top & LAST_INDEX)
+        tl.store(tokens + row, tl.where(top >> INDEX_BITS > 0, index, 0).to(tl.int32))
 
 
 def argmax(*, logits: torch.Tensor, tokens: torch.Tensor) -> object:
@@ -54,7 +67,17 @@ def argmax(*, logits: torch.Tensor, tokens: torch.Tensor) -> object:
     rows, vocab = matrix("logits", logits)
     disjoint({"tokens": tokens}, {"logits": logits})
     shape = (rows, 1) if tokens.dim() == 2 else (rows,)
+    if rows > COUNTERS:
+        raise ValueError(f"{rows} rows of logits: this kernel counts at most {COUNTERS}")
+    parts = PARTS if vocab > BLOCK else 1
     arguments = (
-        bf16("logits", logits, (rows, vocab)), i32("tokens", tokens, shape), vocab, BLOCK,
-    )  # fmt: skip
-    return bind(_argmax, (rows,), arguments, warps=8)
+        bf16("logits", logits, (rows, vocab)),
+        i32("tokens", tokens, shape),
+        scratch(2 * rows * parts)[: 2 * rows * parts].view(torch.int64),
+        counters(),
+        vocab,
+        triton.cdiv(triton.cdiv(vocab, parts), BLOCK) * BLOCK,
+        parts,
+        BLOCK,
+    )
+    return bind(_argmax, (rows, parts), arguments)

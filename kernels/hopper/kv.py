@@ -14,6 +14,7 @@ import triton.language as tl
 from .check import bf16, disjoint, i32, matrix
 from .jit import device, kernel
 from .launch import bind
+from .overlap import enter
 
 __all__ = ["kv_write", "pool_row"]
 
@@ -35,6 +36,7 @@ def _kv_write(
     k, v, k_pool, v_pool, positions, table, dim, columns, pool_rows, SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
+    enter()
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     target = pool_row(table + row * columns, tl.load(positions + row), columns, pool_rows, SIZE)

@@ -17,8 +17,8 @@ from .check import DEVICE
 __all__ = ["Launch", "bind"]
 
 Grid = tuple[int, int, int]
-OPTIONS = {"enable_fp_fusion": False}
-"""See jit.py: no contraction that is not written."""
+OPTIONS = {"enable_fp_fusion": False, "launch_pdl": True}
+"""See jit.py: no contraction that is not written; overlap.py: launches that overlap."""
 
 
 class Launch:

@@ -14,6 +14,7 @@ from .check import bf16, disjoint, matrix, optional_vector
 from .dot import product, tile_columns, tile_rows
 from .jit import device, kernel
 from .launch import bind
+from .overlap import release, wait
 from .scalar import round_bf16, silu_mul1
 from .tiles import tile_for
 
@@ -30,10 +31,13 @@ def _with_bias(total, bias, c, n, HAS_BIAS: tl.constexpr):
 @kernel
 def _linear(
     x, w, bias, residual, y, rows, n, k, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    EVEN: tl.constexpr, SWAP: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr,
+    EVEN: tl.constexpr, SWAP: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ADDS: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(0) * R, tl.program_id(1) * N
+    wait()
     total = product(x, w, row, column, rows, n, k, R, N, K, EVEN, SWAP)
+    release()
     r, c = tile_rows(row, R, SWAP), tile_columns(column, N, SWAP)
     here = (r < rows) & (c < n)
     at = r.to(tl.int64) * n + c
@@ -58,7 +62,9 @@ def _three_linears(
     n = tl.where(is_q, q_n, tl.where(is_k, k_n, v_n))
     shift = tl.where(is_q, 0, tl.where(is_k, to_k, to_v))
     shift = tl.multiple_of(shift, 8)
+    wait()
     total = product(x, w + shift, row, first, rows, n, k, R, N, K, EVEN, SWAP)
+    release()
     r, c = tile_rows(row, R, SWAP), tile_columns(first, N, SWAP)
     here = (r < rows) & (c < n)
     at = r.to(tl.int64) * n + c
@@ -79,7 +85,9 @@ def _gate_up_silu(
     EVEN: tl.constexpr, SWAP: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(0) * R, tl.program_id(1) * N
+    wait()
     gate, up = two_products(x, w, row, column, rows, inter, k, R, N, K, EVEN, SWAP)
+    release()
     r, c = tile_rows(row, R, SWAP), tile_columns(column, N, SWAP)
     gate = _with_bias(gate, bias, c, inter, HAS_BIAS)
     up = _with_bias(up, bias + inter, c, inter, HAS_BIAS)

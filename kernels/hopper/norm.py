@@ -14,6 +14,7 @@ import triton.language as tl
 from .check import bf16, disjoint, matrix
 from .jit import device, kernel
 from .launch import bind
+from .overlap import release, wait
 from .scalar import normed_formed1, round_bf16, rsqrt
 from .sums import lanes_for, warps_of
 
@@ -45,16 +46,33 @@ def inverse_rms(x, eps, DIM: tl.constexpr, LANES: tl.constexpr):
 
 
 @device
-def inverse_rms_of_sum(a, b, eps, DIM: tl.constexpr, LANES: tl.constexpr):
-    """`inverse_rms` of the rounded sums a + b."""
-    lane = tl.arange(0, LANES)
+def _inverse_rms(values, eps, DIM: tl.constexpr, LANES: tl.constexpr):
+    """The same of elements in registers: a tuple of blocks, zeros behind the last."""
     squares = tl.zeros((LANES,), tl.float32)
-    for start in tl.static_range(0, DIM, LANES):
-        here = start + lane < DIM
-        value = tl.load(a + start + lane, mask=here, other=0.0).to(tl.float32)
-        value = round_bf16(value + tl.load(b + start + lane, mask=here, other=0.0).to(tl.float32))
-        squares = tl.fma(value, value, squares)
+    for part in tl.static_range(len(values)):
+        squares = tl.fma(values[part], values[part], squares)
     return rsqrt(tl.div_rn(tl.sum(squares), DIM * 1.0) + eps)
+
+
+@device
+def _loaded(x, DIM: tl.constexpr, LANES: tl.constexpr):
+    """DIM bf16 elements at x as float32: a tuple of blocks."""
+    lane = tl.arange(0, LANES)
+    found = ()
+    for start in tl.static_range(0, DIM, LANES):
+        value = tl.load(x + start + lane, mask=start + lane < DIM, other=0.0).to(tl.float32)
+        found = found + (value,)
+    return found
+
+
+@device
+def _put(y, values, inverse, weights, DIM: tl.constexpr, LANES: tl.constexpr,
+         ONE_PLUS: tl.constexpr):  # fmt: skip
+    lane = tl.arange(0, LANES)
+    for part in tl.static_range(len(values)):
+        i = part * LANES + lane
+        value = normed_formed1(values[part], inverse, weights[part], ONE_PLUS)
+        tl.store(y + i, value.to(tl.bfloat16), mask=i < DIM)
 
 
 @kernel
@@ -62,15 +80,13 @@ def _rms_norm(
     x, weight, y, eps, HEADS: tl.constexpr, DIM: tl.constexpr, LANES: tl.constexpr,
     ONE_PLUS: tl.constexpr,
 ):  # fmt: skip
+    release()
+    weights = _loaded(weight, DIM, LANES)
+    wait()
     at = (tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)) * DIM
-    inverse = inverse_rms(x + at, eps, DIM, LANES)
-    lane = tl.arange(0, LANES)
-    for start in tl.static_range(0, DIM, LANES):
-        here = start + lane < DIM
-        value = tl.load(x + at + start + lane, mask=here, other=0.0).to(tl.float32)
-        w = tl.load(weight + start + lane, mask=here, other=0.0).to(tl.float32)
-        value = normed_formed1(value, inverse, w, ONE_PLUS)
-        tl.store(y + at + start + lane, value.to(tl.bfloat16), mask=here)
+    values = _loaded(x + at, DIM, LANES)
+    inverse = _inverse_rms(values, eps, DIM, LANES)
+    _put(y + at, values, inverse, weights, DIM, LANES, ONE_PLUS)
 
 
 @kernel
@@ -78,17 +94,20 @@ def _add_rms_norm(
     stream, delta, weight, total, y, eps, DIM: tl.constexpr, LANES: tl.constexpr,
     ONE_PLUS: tl.constexpr,
 ):  # fmt: skip
+    release()
+    weights = _loaded(weight, DIM, LANES)
+    wait()
     at = tl.program_id(0).to(tl.int64) * DIM
-    inverse = inverse_rms_of_sum(stream + at, delta + at, eps, DIM, LANES)
     lane = tl.arange(0, LANES)
-    for start in tl.static_range(0, DIM, LANES):
-        here = start + lane < DIM
-        i = at + start + lane
-        value = tl.load(stream + i, mask=here, other=0.0).to(tl.float32)
-        value = round_bf16(value + tl.load(delta + i, mask=here, other=0.0).to(tl.float32))
-        tl.store(total + i, value.to(tl.bfloat16), mask=here)
-        w = tl.load(weight + start + lane, mask=here, other=0.0).to(tl.float32)
-        tl.store(y + i, normed_formed1(value, inverse, w, ONE_PLUS).to(tl.bfloat16), mask=here)
+    streams, deltas = _loaded(stream + at, DIM, LANES), _loaded(delta + at, DIM, LANES)
+    values = ()
+    for part in tl.static_range(len(streams)):
+        value = round_bf16(streams[part] + deltas[part])
+        i = part * LANES + lane
+        tl.store(total + at + i, value.to(tl.bfloat16), mask=i < DIM)
+        values = values + (value,)
+    inverse = _inverse_rms(values, eps, DIM, LANES)
+    _put(y + at, values, inverse, weights, DIM, LANES, ONE_PLUS)
 
 
 def rms_norm(

@@ -9,6 +9,7 @@ import triton.language as tl
 from .check import bf16, disjoint, matrix
 from .jit import kernel
 from .launch import bind
+from .overlap import enter
 
 __all__ = ["residual_add"]
 
@@ -17,6 +18,7 @@ BLOCK = 1024
 
 @kernel
 def _residual_add(stream, delta, y, size, BLOCK: tl.constexpr):
+    enter()
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = i < size
     total = tl.load(stream + i, mask=here, other=0.0).to(tl.float32)

@@ -13,6 +13,7 @@ from .check import bf16, disjoint, f32, i32, matrix
 from .jit import device, kernel
 from .kv import pool_row
 from .launch import bind
+from .overlap import enter
 from .scalar import rotate_high, rotate_low
 from .sums import power_of_two
 
@@ -56,6 +57,7 @@ def _rope(
     q, k, q_out, k_out, cos, sin, positions, q_heads, k_heads, limit, HALF: tl.constexpr,
     HEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    enter()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)
     if head < q_heads:
@@ -71,6 +73,7 @@ def _rope_write(
     q, k, v, q_out, k_pool, v_pool, cos, sin, positions, table, q_heads, k_heads, limit, columns,
     pool_rows, SIZE: tl.constexpr, HALF: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    enter()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)
     if head < q_heads:

@@ -13,6 +13,7 @@ import triton.language as tl
 from .check import bf16, disjoint, f32, i32, matrix
 from .jit import device, kernel
 from .launch import bind
+from .overlap import enter
 from .scalar import exp
 from .sums import power_of_two, tree_sum
 
@@ -35,6 +36,7 @@ def softmax_scores(logits, experts):
 
 @kernel
 def _top_k(logits, weights, ids, experts, count, E: tl.constexpr, C: tl.constexpr):
+    enter()
     row = tl.program_id(0).to(tl.int64)
     expert, place = tl.arange(0, E), tl.arange(0, C)
     real = expert < experts

@@ -9,6 +9,7 @@ import triton.language as tl
 from .check import bf16, disjoint, matrix
 from .jit import kernel
 from .launch import bind
+from .overlap import enter
 
 __all__ = ["concat", "split_heads"]
 
@@ -17,6 +18,7 @@ BLOCK = 512
 
 @kernel
 def _split_heads(both, first, second, dim, head_dim, BLOCK: tl.constexpr):
+    enter()
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = i < dim
@@ -27,6 +29,7 @@ def _split_heads(both, first, second, dim, head_dim, BLOCK: tl.constexpr):
 
 @kernel
 def _concat(first, second, y, one, other, BLOCK: tl.constexpr):
+    enter()
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     left, right = i < one, (i >= one) & (i < one + other)

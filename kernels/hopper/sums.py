@@ -14,8 +14,8 @@ from .jit import device
 
 __all__ = ["lanes_for", "power_of_two", "tree_sum", "warps_of"]
 
-MOST_LANES, LEAST_LANES = 512, 32
-PER_LANE = 8
+MOST_LANES, LEAST_LANES = 1024, 32
+PER_LANE = 4
 MOST_LEVELS = tl.constexpr(12)
 
 

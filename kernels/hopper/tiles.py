@@ -41,6 +41,8 @@ def tile_for(rows: int, n: int, k: int, weights: int = 1) -> Tile:
         return Tile(16, 32, 128, False, 4, 4)
     if n > HEAD_OUTPUTS:
         return Tile(16, 64, 128, True, 4, 3)
-    if n <= k and k % 512 == 0:
+    if n == k and k % 256 == 0:
+        return Tile(16, 64, 256, True, 4, 5)
+    if n < k and k % 512 == 0:
         return Tile(16, 16, 512, False, 2, 3)
     return Tile(16, 64, 128, True, 4, 5)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metpipe.circuit import element_bytes
 from metpipe.memory.evaluate import headroom_at
 from metpipe.memory.inverse import Inverse, Question, Value
+from metpipe.memory.overheads import graphs_term
 from metpipe.memory.point import Point
 from metpipe.memory.reboot import with_kv_dtype, without_drafts
 from metpipe.memory.report import SEVERITY, Answer, answer_of
@@ -46,7 +47,7 @@ def fixes(
 
 
 def switches(point: Point) -> Iterator[Question]:
-    """Settings beside the inverse queries that may be changed: the cache's dtype, speculation."""
+    """Settings beside the inverse queries that may be changed: a dtype, graphs, speculation."""
     now = point.serve.kv_cache_dtype
     if any(group.format == KV_FORMAT for group in point.planned.states):
         narrower = [one for one in KV_DTYPES if element_bytes(one) < element_bytes(now)]
@@ -57,6 +58,15 @@ def switches(point: Point) -> Iterator[Question]:
             lambda value: with_kv_dtype(point, str(value)),
             lambda value: f"serve.kv_cache_dtype={value}",
             now=now,
+        )
+    if point.met is None and graphs_term(point).high:
+        yield Question(
+            "graphs",
+            "most",
+            ("false", "true"),
+            lambda value: replace(point, serve=replace(point.serve, graphs=value == "true")),
+            lambda value: f"serve.graphs={value}",
+            now="true",
         )
     if point.serve.speculative:
         yield Question(

@@ -48,6 +48,8 @@ def _query(name: str, query: Query, memory: MemorySection) -> str:
     if query.possibly is None:
         return f"{what}: not even {_shown(least)} would fit{at}"
     values = between(query.surely, query.possibly)
+    if query.surely is None and query.sense == "most":
+        return f"surely no {what}, possibly up to {_shown(query.possibly)} would fit{at}"
     if query.sense == "least":
         return f"{what}: {values}"
     limit = f", {LIMITS.get(name, FLAGS)}" if query.surely == query.high else ""
@@ -73,7 +75,7 @@ def between(surely: Value | None, possibly: Value | None) -> str:
     if surely == possibly:
         return _shown(surely)
     if surely is None:
-        return f"none (surely) to {_shown(possibly)} (possibly)"
+        return f"surely none, possibly {_shown(possibly)}"
     return f"{_shown(surely)} (surely) to {_shown(possibly)} (possibly)"
 
 

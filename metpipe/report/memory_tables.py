@@ -54,8 +54,10 @@ def bill(memory: MemorySection) -> Table:
 def _whose(memory: MemorySection) -> str:
     if not memory.ranks:
         return ""
-    rank = memory.ranks[memory.fullest]
-    return f"; rank {rank.first} of {memory.ranks[-1].last + 1}, the fullest"
+    rank, total = memory.ranks[memory.fullest], memory.ranks[-1].last + 1
+    if len(memory.ranks) == 1:
+        return f"; each of {total} ranks"
+    return f"; rank {rank.first} of {total}, the fullest"
 
 
 def _source(term: Term) -> str:

@@ -189,6 +189,27 @@ def test_every_answer_is_an_edge(tiny, hybrid, devices, isl, osl, concurrency, m
         assert answer.evaluations <= 60
 
 
+LOADS = st.tuples(st.integers(1, 400), st.integers(1, 100), st.integers(1, 4), st.integers(4, 20))
+
+
+@settings(deadline=None, max_examples=60)
+@given(LOADS, LOADS, st.sampled_from([None, 1, 3]))
+def test_more_of_anything_never_takes_less(tiny, hybrid, one, other, drafts):
+    """Prompt, output, sequences and slots: what every query presumes of the evaluator."""
+    least = [min(pair) for pair in zip(one, other, strict=True)]
+    most = [max(pair) for pair in zip(one, other, strict=True)]
+    point = hybrid(tiny)
+    serve = replace(point.serve, speculative=drafts is not None, num_drafts=drafts)
+
+    def terms(isl, osl, concurrency, slots):
+        load = Workload(isl, osl, concurrency)
+        return evaluate(replace(point, workload=load, slots=slots, serve=serve)).terms
+
+    for small, large in zip(terms(*least), terms(*most), strict=True):
+        assert small.low <= large.low
+        assert small.high <= large.high
+
+
 def tried(point, candidates=()):
     asked = (*questions(point, candidates), *switches(point))
     return fixes(evaluate(point).answer, asked, [answered(question) for question in asked])
@@ -234,6 +255,18 @@ def test_a_better_answer_is_offered_where_none_is_sure(big, on):
     device = replace(big.device, memory_bytes=low - 2**30)
     point = on(big, device=device, serve={"gpu_memory_utilization": 1.0})
     assert {fix.answer for fix in tried(point)} == {"depends"}
+
+
+def test_eager_launches_are_a_change_where_graphs_are_a_range(big, on):
+    report = evaluate(big)
+    without = report.total_high - report.term("graphs").high
+    device = replace(big.device, memory_bytes=without + 2**30)
+    serve = {"gpu_memory_utilization": 1.0}
+    point = on(big, device=device, serve=serve)
+    assert evaluate(point).answer == "depends"
+    assert "serve.graphs=false" in {fix.override for fix in tried(point)}
+    eager = on(big, device=device, serve=serve | {"graphs": False})
+    assert evaluate(eager).answer == "fits"
 
 
 def test_nothing_helps_where_the_weights_alone_are_too_large(big, on):
@@ -296,3 +329,17 @@ def test_met_decides_again_on_its_expert_tables(devices):
     assert not least.met.decision.builds
     assert evaluate(least).term("copies").low < with_tables
     assert evaluate(least).answer == "fits"
+
+
+def test_flags_that_only_size_pools_leave_the_weights_as_they_are():
+    serve = {
+        "max_seq_len": 4096,
+        "weight_quantization": "nvfp4",
+        "lm_head_dtype": "bf16",
+        "speculative": True,
+    }
+    few = point_of("qwen3_6_35b_a3b_nvfp4", serve | {"num_drafts": 1})
+    more = point_of("qwen3_6_35b_a3b_nvfp4", serve | {"num_drafts": 3, "ssm_cache_slots": 9})
+    assert few.met.weights is more.met.weights
+    off = point_of("qwen3_6_35b_a3b_nvfp4", serve | {"speculative": False})
+    assert off.met.weights.derived < few.met.weights.derived

@@ -52,8 +52,12 @@ def test_nothing_that_fits_names_the_value_that_asks_for_least():
 
 
 def test_what_may_fit_and_surely_does_not():
-    (line,) = lines(max_isl=examples.query(1, 100, None, 7))
-    assert line.startswith("up to none (surely) to 7 (possibly) prompt tokens")
+    most, least = lines(
+        max_isl=examples.query(1, 100, None, 7),
+        min_device=examples.query("l4", "b200", None, "b200", sense="least"),
+    )
+    assert most.startswith("surely no prompt tokens, possibly up to 7 would fit (20 generated")
+    assert least == "the smallest device that would do: surely none, possibly b200"
 
 
 def test_what_was_not_asked_says_why():

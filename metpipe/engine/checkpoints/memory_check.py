@@ -61,8 +61,8 @@ def check_memory(
     if needed_bytes > free:
         raise ConfigError(
             f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
-            f"{'machine' if gpu is None else 'GPU'}; choose a smaller model, free memory, or "
-            "plan it with pipeline=memory"
+            f"{'machine' if gpu is None else 'GPU'}; choose a smaller model, free memory, or plan "
+            "it with pipeline=memory"
         )
 
 

@@ -50,7 +50,7 @@ LAYER = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\.")
 WRITERS = ("out_proj.weight", "o_proj.weight", "down_proj.weight", "experts.down_proj")
 """What a layer adds to the stream comes from these."""
 
-CLEAR_RUN, BEAT = 24, 60
+CLEAR_RUN, BEAT = 18, 60
 """Of so many tokens of the cycle, the first ones have a clear successor."""
 CLEAR, UNDECIDED = 7.0, 0.5
 """A predecessor by f counts by this / sqrt(D) more than one by g; of the undecided, up to this."""

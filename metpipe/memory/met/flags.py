@@ -15,6 +15,7 @@ TIERS = ("declared", "nvfp4")
 
 UNCOUNTED: Mapping[str, object] = {
     "high_speed_swap": False,
+    "graphs": None,
     "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
     "expert_parallel_size": 1,
@@ -60,7 +61,7 @@ def met_serve(flags: Mapping[str, object]) -> Serve:
         if flags.get(name, neutral) != neutral:
             raise ConfigError(
                 f"serve.{name}={flags[name]}: the met accounting has no term for it; set "
-                f"serve.{name}={str(neutral).lower()}"
+                f"serve.{name}={'null' if neutral is None else str(neutral).lower()}"
             )
     return read_serve(flags)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 from metpipe.circuit import Circuit
 from metpipe.memory.met.behaviour import Behaviour, find_behaviour
@@ -14,7 +16,7 @@ from metpipe.memory.met.served import head_format, settings_of
 from metpipe.memory.met.shape import shape_of
 from metpipe.memory.met.side import MetModel, MetSide, Outside, WhatIfs
 from metpipe.memory.met.versions import Version
-from metpipe.memory.met.weights import declared_head, weights_of
+from metpipe.memory.met.weights import Weights, declared_head, weights_of
 
 __all__ = ["met_model", "prepare", "with_setting"]
 
@@ -64,7 +66,7 @@ def prepare(
         what_ifs=what_ifs or WhatIfs(),
         head=head,
         settings=settings,
-        weights=weights_of(model.circuit, flags, model.rules, settings),
+        weights=_weights(model, flags, settings),
         outside=outside,
     )
 
@@ -72,5 +74,29 @@ def prepare(
 def with_setting(side: MetSide, **changed: str) -> MetSide:
     """The side with other settings, and the copies that follow."""
     settings: Mapping[str, str] = {**side.settings, **changed}
-    weights = weights_of(side.model.circuit, side.flags, side.model.rules, settings)
+    weights = _weights(side.model, side.flags, settings)
     return replace(side, settings=settings, weights=weights)
+
+
+def _weights(model: MetModel, flags: MetFlags, settings: Mapping[str, str]) -> Weights:
+    """Kept from one point to the next: a query asks for the same weights under many flags."""
+    return _kept_weights(model, replace(flags, **SIZING), tuple(sorted(settings.items())))
+
+
+@lru_cache(maxsize=16)
+def _kept_weights(
+    model: MetModel, flags: MetFlags, settings: tuple[tuple[str, str], ...]
+) -> Weights:
+    return weights_of(model.circuit, flags, model.rules, dict(settings))
+
+
+SIZING: Mapping[str, Any] = {
+    "dflash_gamma": None,
+    "num_drafts": None,
+    "mtp_max_seqs": None,
+    "ssm_rollback_mode": "snapshot",
+    "ssm_cache_slots": 0,
+    "ssm_decode_ring_slots": None,
+    "enable_prefix_caching": False,
+}
+"""Flags that size pools and caches, at values that stand for all: no weight depends on them."""

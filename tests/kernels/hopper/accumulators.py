@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from metpipe_kernels.hopper.dot import product, tile_columns, tile_rows
 from metpipe_kernels.hopper.launch import bind
+from metpipe_kernels.hopper.overlap import enter
 
 __all__ = ["accumulators"]
 
@@ -16,6 +17,7 @@ def _accumulators(
     x, w, y, rows, n, k, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr,
     SWAP: tl.constexpr,
 ):  # fmt: skip
+    enter()
     row, column = tl.program_id(0) * R, tl.program_id(1) * N
     total = product(x, w, row, column, rows, n, k, R, N, K, EVEN, SWAP)
     r, c = tile_rows(row, R, SWAP), tile_columns(column, N, SWAP)

@@ -39,6 +39,7 @@ def test_a_flag_that_nobody_states_has_no_default():
     ("change", "message"),
     [
         ({"tensor_parallel_size": 2}, r"serve\.tensor_parallel_size=2: the met accounting has no"),
+        ({"graphs": False}, r"serve\.graphs=False: .*graphs=null"),
         ({"high_speed_swap": True}, r"serve\.high_speed_swap=True: .*high_speed_swap=false"),
         ({"block_sise": 16}, r"serve\.block_sise: not a serve flag"),
         ({"block_size": 0}, r"serve\.block_size: a whole number"),

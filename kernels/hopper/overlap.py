@@ -1,0 +1,41 @@
+"""Launches that overlap: the next kernel starts while this one ends (dependent launch).
+
+A kernel may read what no launch writes (weights, a step's inputs), and waits until the one before
+has finished (`wait`) for anything else: what is computed is in the order of launches without
+overlap. A kernel that leaves most of the GPU idle lets the next one start at once (`release`, or
+`enter`); one that fills it does so when its products are done: what waits on a multiprocessor takes
+room there, and programs that start early crowd where there is some.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from .jit import device
+
+__all__ = ["enter", "release", "wait"]
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@device
+def release():
+    """Let the next launch start."""
+    if not INTERPRETED:
+        cuda.gdc_launch_dependents()
+
+
+@device
+def wait():
+    """Return when the launch before has finished, its writes visible."""
+    if not INTERPRETED:
+        cuda.gdc_wait()
+
+
+@device
+def enter():
+    """For a small kernel: the next one may start now, this one's work begins."""
+    release()
+    wait()
