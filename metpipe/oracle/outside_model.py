@@ -105,6 +105,7 @@ def _read_model(files: CheckpointFiles, config: Any) -> tuple[Any, Mapping[str, 
         config=config,
         dtype=torch.bfloat16,
         attn_implementation="eager",
+        experts_implementation="eager",  # others need rows of a multiple of 16 bytes
         local_files_only=True,
         output_loading_info=True,
         **(_gguf(files) or {"use_safetensors": True}),
