@@ -33,7 +33,7 @@ Try these
   metpipe model=smollm2 variant=all hardware=b200   trained weights; memory planned for a B200
   metpipe model.checkpoint=/path/to/folder          your own: a Hugging Face folder or a .gguf
   metpipe pipeline=memory model=qwen3_8b hardware=b200 workload.isl=3000 workload.concurrency=8
-  metpipe -m pipeline=memory slots=1,4,16 hardware=h200_sxm,b200   a sweep of six, a table and a plot
+  metpipe -m pipeline=memory slots=1,4,16 hardware=h200_sxm,b200   a sweep of six: a table, a plot
   metpipe kernels=my_kernels                        your own rules and kernels, judged
   metpipe recipe=recipes/smollm2_quick.toml steps=8 a ready run; later arguments win
   metpipe rerun=runs/2026-12-01/12-00-00-000001     the same run again; says if its id is the same
