@@ -17,7 +17,7 @@ from metpipe.engine.legacy.forward import Kernels, LegacyStep, head_rows
 from metpipe.engine.legacy.hybrid_ffn import feed_forward
 from metpipe.engine.legacy.hybrid_mixers import Mixers
 from metpipe.engine.legacy.hybrid_shape import HybridShape
-from metpipe.engine.legacy.ops import Buffers, Ops
+from metpipe.engine.legacy.ops import Buffers, Ops, Rope
 from metpipe.engine.weights import Weights
 
 __all__ = ["HybridLegacy", "HybridShape"]
@@ -37,7 +37,7 @@ class HybridLegacy:
     snapshots: Mapping[str, torch.Tensor]
     """recurrent state of the target -> f32 [snapshot rows, elements]"""
     step: Mapping[str, torch.Tensor | int]
-    rope: tuple[torch.Tensor, torch.Tensor]
+    rope: Rope
     allocator: Allocator
     max_rows: int
     max_head_rows: int
@@ -67,7 +67,7 @@ class HybridLegacy:
                 x_RD = mixers.delta_net(ops, x_RD, layer)
             x_RD = feed_forward(ops, x_RD, base, self.shape.experts)
         head = ops.narrowed(head_rows(mode, rows), self.max_head_rows)
-        return self._head(head, x_RD, f"{self.shape.root}.norm")
+        return head.head(x_RD, f"{self.shape.root}.norm", self._output_module, hidden=x_RD)
 
     def _draft_step(self, rows: int) -> LegacyStep:
         """Row i goes on from row i of `drafter_hidden` and the token that follows it."""
@@ -77,7 +77,7 @@ class HybridLegacy:
         x_RD = self._joined(ops, self.drafter_hidden[:rows])
         x_RD = self._mixers().attention(ops, x_RD, DRAFT_LAYER, "draft")
         x_RD = feed_forward(ops, x_RD, DRAFT_LAYER, self.shape.experts)
-        return self._head(ops, x_RD, "mtp.norm")
+        return ops.head(x_RD, "mtp.norm", self._output_module, hidden=x_RD)
 
     def _joined(self, ops: Ops, hidden_RD: torch.Tensor) -> torch.Tensor:
         """The draft layer's stream: both norms side by side, the embedding first, through fc."""
@@ -88,19 +88,22 @@ class HybridLegacy:
         ops.run("split.concat", first=e_RD, second=h_RD, y=joined)
         return ops.linear(joined, "x", "mtp.fc")
 
-    def _head(self, ops: Ops, x_RD: torch.Tensor, norm: str) -> LegacyStep:
-        """Final norm, logits and greedy choice of the stream's last rows."""
-        last_SD = x_RD[x_RD.shape[0] - ops.rows :]
-        xn_SD = ops.norm(last_SD, norm, "head_in")
-        tied = f"{self.shape.root}.embed_tokens"
-        logits_SV = ops.linear(xn_SD, "logits", tied if self.shape.tied else "lm_head")
-        tokens_S1 = ops.out("tokens", 1, torch.int32)
-        ops.run("head.argmax", logits=logits_SV, tokens=tokens_S1)
-        return LegacyStep(tuple(ops.launches), logits_SV, tokens_S1, x_RD)
+    @property
+    def _output_module(self) -> str:
+        return f"{self.shape.root}.embed_tokens" if self.shape.tied else "lm_head"
 
     def _ops(self, rows: int, most: int, section: str) -> Ops:
-        eps = self.shape.eps
-        return Ops(self.kernels, self.weights, self.step, self._buffers, eps, rows, most, section)
+        return Ops(
+            self.kernels,
+            self.weights,
+            self.step,
+            self._buffers,
+            self.shape.eps,
+            "one_plus",
+            rows,
+            most,
+            section,
+        )
 
     def _mixers(self) -> Mixers:
         return Mixers(self.shape, self.states, self.snapshots, self.rope)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from metpipe.engine.legacy.hybrid_shape import HybridShape
-from metpipe.engine.legacy.ops import Ops
+from metpipe.engine.legacy.ops import Ops, Rope
 
 __all__ = ["Mixers"]
 
@@ -30,7 +30,7 @@ class Mixers:
     """KV pools bf16 [tokens, G * E]; recurrent pools f32 [slots + 1, elements]"""
     snapshots: Mapping[str, torch.Tensor]
     """recurrent state -> f32 [snapshot rows, elements]: where verify rows leave copies of it"""
-    rope: tuple[torch.Tensor, torch.Tensor]
+    rope: Rope
 
     def delta_net(self, ops: Ops, x_RD: torch.Tensor, layer: int) -> torch.Tensor:
         """The stream behind a gated delta net: rows pass through their slots' states in order."""
@@ -56,8 +56,9 @@ class Mixers:
         v = ops.linear(xn_RD, "v", f"{module}.v_proj")
         q = ops.head_norm(q, f"{module}.q_norm", "q_normed")
         k = ops.head_norm(k, f"{module}.k_norm", "k_normed")
-        q, k = self._rotated(ops, q, k)
-        a = self._attended(ops, q, k, v, prefix)
+        q, k = ops.rotate(q, k, self.rope, shape.head_dim)
+        pools = self.states[f"{prefix}.attn.k"], self.states[f"{prefix}.attn.v"]
+        a = ops.attend(q, k, v, pools, shape.head_dim)
         open_a = ops.out("attended_gated", a.shape[1])
         ops.run("gates.sigmoid_gate_mul", x=a, gate=gate, y=open_a)
         return ops.add(x_RD, ops.linear(open_a, "o", f"{module}.o_proj"), "after_mixer")
@@ -131,38 +132,3 @@ class Mixers:
             eps=ops.eps,
         )
         return gated
-
-    def _rotated(
-        self, ops: Ops, q: torch.Tensor, k: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        q_out, k_out = ops.out("q_rotated", q.shape[1]), ops.out("k_rotated", k.shape[1])
-        cos, sin = self.rope
-        ops.run(
-            "rope.rope",
-            q=q,
-            k=k,
-            cos=cos,
-            sin=sin,
-            positions=ops.of_step("positions"),
-            q_out=q_out,
-            k_out=k_out,
-            head_dim=self.shape.head_dim,
-        )
-        return q_out, k_out
-
-    def _attended(
-        self, ops: Ops, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prefix: str
-    ) -> torch.Tensor:
-        head_dim = self.shape.head_dim
-        a = ops.out("attended", q.shape[1])
-        where = {
-            "positions": ops.of_step("positions"),
-            "block_table": ops.of_step("block_table"),
-            "block_size": ops.step["block_size"],
-            "k_pool": self.states[f"{prefix}.attn.k"],
-            "v_pool": self.states[f"{prefix}.attn.v"],
-        }
-        ops.run("kv.kv_write", k=k, v=v, **where)
-        scale = 1.0 / math.sqrt(head_dim)
-        ops.run("attention.paged_attention", q=q, y=a, scale=scale, head_dim=head_dim, **where)
-        return a

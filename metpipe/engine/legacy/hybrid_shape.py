@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from metpipe.engine.legacy.config_keys import config_float, config_int
 from metpipe.engine.rope_tables import RopeSpec, rope_spec
 
 __all__ = ["ExpertShape", "HybridShape"]
@@ -60,25 +61,25 @@ class HybridShape:
     def from_config(cls, config: Config) -> HybridShape:
         """Read a Hugging Face config of either family, nested or plain."""
         text = _text(config)
-        head_dim = _int(text, "head_dim", 256)
+        head_dim = config_int(text, "head_dim", 256)
         is_moe = str(config["model_type"]).startswith("qwen3_5_moe")
         return cls(
             root="model.language_model" if "text_config" in config else "model",
             attends=_attends(text),
-            hidden=_int(text, "hidden_size"),
-            q_heads=_int(text, "num_attention_heads"),
-            kv_heads=_int(text, "num_key_value_heads"),
+            hidden=config_int(text, "hidden_size"),
+            q_heads=config_int(text, "num_attention_heads"),
+            kv_heads=config_int(text, "num_key_value_heads"),
             head_dim=head_dim,
-            rotary_dim=int(head_dim * _float(_rope(text), "partial_rotary_factor", 0.25)),
-            k_heads=_int(text, "linear_num_key_heads", 16),
-            k_dim=_int(text, "linear_key_head_dim", 128),
-            v_heads=_int(text, "linear_num_value_heads", 32),
-            v_dim=_int(text, "linear_value_head_dim", 128),
-            eps=_float(text, "rms_norm_eps", 1e-6),
+            rotary_dim=int(head_dim * config_float(_rope(text), "partial_rotary_factor", 0.25)),
+            k_heads=config_int(text, "linear_num_key_heads", 16),
+            k_dim=config_int(text, "linear_key_head_dim", 128),
+            v_heads=config_int(text, "linear_num_value_heads", 32),
+            v_dim=config_int(text, "linear_value_head_dim", 128),
+            eps=config_float(text, "rms_norm_eps", 1e-6),
             experts=_experts(text) if is_moe else None,
             # Of a nested model the outer key counts, and the inner one does not.
             tied=bool(config.get("tie_word_embeddings", False)),
-            has_draft=_int(text, "mtp_num_hidden_layers", 0) > 0,
+            has_draft=config_int(text, "mtp_num_hidden_layers", 0) > 0,
         )
 
     def rope(self, config: Config) -> RopeSpec:
@@ -88,7 +89,7 @@ class HybridShape:
         position on each, so that the sharing does not matter.
         """
         asked = _rope(_text(config))
-        theta = _float(asked, "rope_theta", 10000.0)
+        theta = config_float(asked, "rope_theta", 10000.0)
         return rope_spec({"rope_type": "default", "rope_theta": theta}, self.rotary_dim)
 
 
@@ -109,7 +110,10 @@ def _rope(text: Config) -> Config:
 
 def _attends(text: Config) -> tuple[bool, ...]:
     """As listed, or the last of every `full_attention_interval` layers."""
-    count, period = _int(text, "num_hidden_layers"), _int(text, "full_attention_interval", 4)
+    count, period = (
+        config_int(text, "num_hidden_layers"),
+        config_int(text, "full_attention_interval", 4),
+    )
     kinds = text.get("layer_types")
     if kinds is None:
         return tuple((layer + 1) % period == 0 for layer in range(count))
@@ -119,23 +123,8 @@ def _attends(text: Config) -> tuple[bool, ...]:
 
 def _experts(text: Config) -> ExpertShape:
     return ExpertShape(
-        experts=_int(text, "num_experts", 256),
-        top_k=_int(text, "num_experts_per_tok", 8),
-        inter=_int(text, "moe_intermediate_size", 512),
-        shared_inter=_int(text, "shared_expert_intermediate_size", 512),
+        experts=config_int(text, "num_experts", 256),
+        top_k=config_int(text, "num_experts_per_tok", 8),
+        inter=config_int(text, "moe_intermediate_size", 512),
+        shared_inter=config_int(text, "shared_expert_intermediate_size", 512),
     )
-
-
-def _int(config: Config, key: str, default: int | None = None) -> int:
-    """The key's value; where it is absent or null the default, if there is one."""
-    value = config.get(key)
-    if value is None:
-        if default is None:
-            raise KeyError(key)
-        return default
-    return int(str(value))
-
-
-def _float(config: Config, key: str, default: float) -> float:
-    value = config.get(key)
-    return default if value is None else float(str(value))

@@ -5,17 +5,23 @@ Shapes: R rows of the step, D features. All bf16 unless said otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from metpipe.engine.allocator import Allocator
-from metpipe.engine.legacy.forward import Kernels
+from metpipe.engine.legacy.forward import Kernels, LegacyStep
 from metpipe.engine.program import Launch
 from metpipe.engine.weights import Weights
 
-__all__ = ["Buffers", "Ops"]
+__all__ = ["Buffers", "Ops", "Rope"]
+
+Rope = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines, f32 [positions, rotary_dim / 2] each."""
+Pools = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values, bf16 [tokens, KV heads * head_dim] each."""
 
 
 @dataclass(slots=True)
@@ -47,6 +53,8 @@ class Ops:
     step: Mapping[str, torch.Tensor | int]
     buffers: Buffers
     eps: float
+    weight_form: str
+    """of norms: plain, or one_plus: times 1 + weight"""
     rows: int
     most: int
     """rows of the widest step"""
@@ -83,24 +91,25 @@ class Ops:
         return y
 
     def norm(self, x: torch.Tensor, module: str, name: str) -> torch.Tensor:
-        """The norm of each row, times 1 + weight."""
-        y = self.out(name, x.shape[1])
-        weight = self.weights.matrix((module,))
-        self.run("norm.rms_norm", x=x, weight=weight, y=y, eps=self.eps, weight_form="one_plus")
+        """The norm of each row, times its weight."""
+        y, weight = self.out(name, x.shape[1]), self.weights.matrix((module,))
+        self.run("norm.rms_norm", x=x, weight=weight, y=y, **self._norm_arguments())
         return y
 
     def head_norm(self, x: torch.Tensor, module: str, name: str) -> torch.Tensor:
-        """The norm of each head of a row, times 1 + weight."""
-        y = self.out(name, x.shape[1])
-        weight = self.weights.matrix((module,))
-        self.run("norm.head_norm", x=x, weight=weight, y=y, eps=self.eps, weight_form="one_plus")
+        """The norm of each head of a row, times its weight."""
+        y, weight = self.out(name, x.shape[1]), self.weights.matrix((module,))
+        self.run("norm.head_norm", x=x, weight=weight, y=y, **self._norm_arguments())
         return y
 
-    def linear(self, x: torch.Tensor, name: str, *modules: str) -> torch.Tensor:
-        """X through one matrix: the modules' rows one after another; no bias."""
+    def linear(
+        self, x: torch.Tensor, name: str, *modules: str, has_bias: bool = False
+    ) -> torch.Tensor:
+        """X through one matrix: the modules' rows one after another."""
         weight = self.weights.matrix(modules)
+        bias = self.weights.bias(modules) if has_bias else None
         y = self.out(name, weight.shape[0])
-        self.run("linear.linear", x=x, weight=weight, bias=None, y=y)
+        self.run("linear.linear", x=x, weight=weight, bias=bias, y=y)
         return y
 
     def silu_mul(self, gate_up: torch.Tensor, name: str, per_row: int = 1) -> torch.Tensor:
@@ -114,3 +123,53 @@ class Ops:
         y = self.out(name, stream.shape[1])
         self.run("residual.residual_add", stream=stream, delta=delta, y=y)
         return y
+
+    def rotate(
+        self, q: torch.Tensor, k: torch.Tensor, rope: Rope, head_dim: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries and keys [R, heads * head_dim], each head turned by its row's position."""
+        q_out, k_out = self.out("q_rotated", q.shape[1]), self.out("k_rotated", k.shape[1])
+        cos, sin = rope
+        self.run(
+            "rope.rope",
+            q=q,
+            k=k,
+            cos=cos,
+            sin=sin,
+            positions=self.of_step("positions"),
+            q_out=q_out,
+            k_out=k_out,
+            head_dim=head_dim,
+        )
+        return q_out, k_out
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pools: Pools, head_dim: int
+    ) -> torch.Tensor:
+        """Write keys and values to the pools, then each row over its sequence's tokens so far."""
+        a = self.out("attended", q.shape[1])
+        k_pool, v_pool = pools
+        where = {
+            "positions": self.of_step("positions"),
+            "block_table": self.of_step("block_table"),
+            "block_size": self.step["block_size"],
+            "k_pool": k_pool,
+            "v_pool": v_pool,
+        }
+        self.run("kv.kv_write", k=k, v=v, **where)
+        scale = 1.0 / math.sqrt(head_dim)
+        self.run("attention.paged_attention", q=q, y=a, scale=scale, head_dim=head_dim, **where)
+        return a
+
+    def head(
+        self, x: torch.Tensor, norm: str, module: str, hidden: torch.Tensor | None
+    ) -> LegacyStep:
+        """Final norm, logits and greedy choice of the stream's last rows; all that was launched."""
+        xn = self.norm(x[x.shape[0] - self.rows :], norm, "head_in")
+        logits = self.linear(xn, "logits", module)
+        tokens = self.out("tokens", 1, torch.int32)
+        self.run("head.argmax", logits=logits, tokens=tokens)
+        return LegacyStep(tuple(self.launches), logits, tokens, hidden)
+
+    def _norm_arguments(self) -> dict[str, object]:
+        return {"eps": self.eps, "weight_form": self.weight_form}
