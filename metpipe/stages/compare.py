@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from metpipe.config import modes_of
@@ -29,12 +28,22 @@ from metpipe.stages.stage_names import StageName
 
 __all__ = ["run_compare"]
 
+Record = dict[str, Any]
+"""What a run's stage kept."""
+
 
 def run_compare(context: StageContext) -> Mapping[str, object]:
     """The diff's evidence and its verdict. Needs every run's stage."""
     live = live_of(context)
-    runs = [ran for name, folder in context.inputs.items() if (ran := Ran.read(name, folder, live))]
-    tables = _tables(context, live)
+    records = {
+        name: read_result(folder)
+        for text, folder in context.inputs.items()
+        if (name := StageName.parse(text)) is not None
+    }
+    runs = [
+        Ran.of(name, record, live) for name, record in records.items() if name.mode != "invariance"
+    ]
+    tables = _tables(records, live)
     evidence = Evidence(
         cases=tuple(_cases(runs, live)),
         repeats=(*_repeats(runs), *(restore(Control, table["repeat"]) for table in tables)),
@@ -49,7 +58,7 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
                 (
                     *_accepts(runs),
                     *_restores(runs),
-                    *_unplanned(context, live),
+                    *_unplanned(records, live),
                     *_unexercised(runs, live),
                 )
             )
@@ -79,12 +88,8 @@ class Ran:
     changes: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
 
     @classmethod
-    def read(cls, stage: str, folder: Path, live: Live) -> Ran | None:
-        """Read the stage of a run; None for a stage that is none."""
-        name = StageName.parse(stage)
-        if name is None or name.mode == "invariance":
-            return None
-        record: dict[str, Any] = read_result(folder)
+    def of(cls, name: StageName, record: Record, live: Live) -> Ran:
+        """What a run's stage kept."""
         changed = record.get("changes", ())
         cases = live.cases(name.mode)
         return cls(
@@ -103,19 +108,17 @@ class Ran:
         return self.name.of if self.name.kind in ("variant", "control") else "legacy"
 
 
-def _tables(context: StageContext, live: Live) -> list[dict[str, Any]]:
+def _tables(records: Mapping[StageName, Record], live: Live) -> list[Record]:
     """The invariance tables of legacy and of the judged variants; others are shown only."""
-    found = []
-    for text, folder in context.inputs.items():
-        name = StageName.parse(text)
-        if name is None or name.mode != "invariance":
-            continue
-        if name.kind == "reference" or live.run.variants[name.of].expect == "equal":
-            found.append(read_result(folder))
-    return found
+    return [
+        record
+        for name, record in records.items()
+        if name.mode == "invariance"
+        and (name.kind == "reference" or live.run.variants[name.of].expect == "equal")
+    ]
 
 
-def _cells(table: Mapping[str, Any]) -> tuple[Cell, ...]:
+def _cells(table: Record) -> tuple[Cell, ...]:
     return restore(tuple[Cell, ...], table["cells"])
 
 
@@ -189,13 +192,12 @@ def _restores(runs: Sequence[Ran]) -> Iterator[str]:
                 )
 
 
-def _unplanned(context: StageContext, live: Live) -> Iterator[str]:
+def _unplanned(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
     """Steps of a circuit variant that ran without a plan: legacy, compared with itself."""
-    for text, folder in context.inputs.items():
-        name = StageName.parse(text)
-        if name is None or name.kind not in ("variant", "control"):
+    for name, record in records.items():
+        if name.kind not in ("variant", "control"):
             continue
-        disclosed = restore(Disclosed, read_result(folder)["disclosure"])
+        disclosed = restore(Disclosed, record["disclosure"])
         missing = sorted(set(disclosed.steps) - set(disclosed.plan_digests))
         if missing and live.run.variants[name.of].forward == "circuit":
             yield (
