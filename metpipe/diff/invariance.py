@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from metpipe.diff.bytewise import NothingComparedError, compare_bytes
+from metpipe.diff.controls import PREFILL
 from metpipe.diff.records import Control, ControlVerdict
 from metpipe.diff.severity import Severity, measure, worst
 
@@ -29,7 +30,7 @@ __all__ = [
 class Point:
     """A row of one side and the row of the other that must be the same: (step, row) of each.
 
-    Step -1 is what lies before the first step.
+    Step PREFILL is what lies before the first step.
     """
 
     ours: tuple[int, int]
@@ -73,7 +74,7 @@ class Cell:
     def sentence(self) -> str:
         """One line for a report or a reason."""
         if self.differing:
-            where = "before the first step" if self.step == -1 else f"at step {self.step}"
+            where = "before the first step" if self.step == PREFILL else f"at step {self.step}"
             found = f"differs {where}, row {self.row}, byte {self.byte}"
             return f"{self.variant}, {self.axis}, {self.name}: {found}"
         if self.state_diff:

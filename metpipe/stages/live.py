@@ -103,12 +103,15 @@ class Live:
 
     def cases(self, mode: str) -> tuple[Case, ...]:
         """The cases of one of the run's modes."""
+        if mode not in self._cases:
+            self._cases[mode] = self._make_cases(mode)
+        return self._cases[mode]
+
+    def _make_cases(self, mode: str) -> tuple[Case, ...]:
         if mode == "invariance":
             return needed_cases(self.invariance_table())
-        if mode not in self._cases:
-            facts = Facts(self.prompts(), self.circuit().dims["vocab"], self.drafts_are_compared())
-            self._cases[mode] = cases_of(mode, self.run, facts)
-        return self._cases[mode]
+        facts = Facts(self.prompts(), self.circuit().dims["vocab"], self.drafts_are_compared())
+        return cases_of(mode, self.run, facts)
 
     def invariance_table(self) -> Table:
         """The prompts and lengths of the invariance table."""

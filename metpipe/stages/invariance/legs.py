@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from metpipe.diff.controls import PREFILL
 from metpipe.diff.invariance import Side
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
@@ -19,8 +20,6 @@ from metpipe.stages.modes.drive import drive
 from metpipe.stages.modes.recording import Recording
 
 __all__ = ["Leg", "run_leg", "script_of"]
-
-BEFORE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class _Collect:
     def rows(self, step: int | None, logits_RV: torch.Tensor) -> tuple[str, ...]:
         """Keep the rows; they are a copy already."""
         for row, logits_V in enumerate(logits_RV):
-            self.rows_at[BEFORE if step is None else step, row] = logits_V
+            self.rows_at[PREFILL if step is None else step, row] = logits_V
         return ("",) * len(logits_RV)
 
     def ids(self, step: int | None, ids: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from metpipe.diff.controls import PREFILL
 from metpipe.diff.invariance import Point
 from metpipe.diff.prompts import batch_prompts, prompt_of_len
 from metpipe.stages.invariance.widths import widths_up_to
@@ -15,8 +16,6 @@ from metpipe.stages.modes.case import Case
 
 __all__ = ["Planned", "Table", "Tokens", "alone", "changed", "legs", "needed_cases", "repeated"]
 
-BEFORE = -1
-"""The place of the prefill's row before step 0."""
 MODE = "invariance"
 CHUNKED = 65
 """Tokens of the prompt that is prefilled in chunks: four blocks and one token."""
@@ -126,7 +125,7 @@ def _rows(table: Table, prompts: Sequence[int]) -> tuple[tuple[int, Point], ...]
     """Row i of every step, and before the first, is prompt i's."""
     return tuple(
         (prompt, Point((step, 0), (step, row)))
-        for step in range(BEFORE, table.steps)
+        for step in range(PREFILL, table.steps)
         for row, prompt in enumerate(prompts)
     )
 
@@ -173,7 +172,7 @@ def _neighbours(table: Table, tokens: Tokens) -> Iterator[Planned]:
             tuple(tokens[i][step] if i == kept else tokens[i][0] for i in range(width))
             for step in range(table.steps)
         )
-        rows = tuple((kept, Point((step, 0), (step, kept))) for step in range(BEFORE, table.steps))
+        rows = tuple((kept, Point((step, 0), (step, kept))) for step in range(PREFILL, table.steps))
         name = f"row {kept} of {width} beside other neighbours"
         yield Planned("neighbours", name, case, fed, (), rows, ((kept, kept),))
 
@@ -193,7 +192,7 @@ def _accepting(table: Table, tokens: Tokens, width: int) -> Planned:
     points = tuple(
         (0, Point((s * width + j, 0), (s, j))) for s in range(steps) for j in range(width)
     )
-    rows = ((0, Point((BEFORE, 0), (BEFORE, 0))), *points)
+    rows = ((0, Point((PREFILL, 0), (PREFILL, 0))), *points)
     ends = ((0, 0),) if steps * width == table.steps else ()
     name = f"decode against verify K={width}, all accepted"
     return Planned("verify", name, case, fed, ((width - 1,),) * steps, rows, ends)
@@ -204,7 +203,7 @@ def _rejecting(table: Table, tokens: Tokens, width: int) -> Planned:
     case = Case("verify", f"K={width}, rejecting", table.prompts[:1], table.steps, widths=(width,))
     wrong = tokens[0][0]
     fed = tuple((tokens[0][s],) + (wrong,) * (width - 1) for s in range(table.steps))
-    rows = tuple((0, Point((s, 0), (s, 0))) for s in range(BEFORE, table.steps))
+    rows = tuple((0, Point((s, 0), (s, 0))) for s in range(PREFILL, table.steps))
     name = f"decode against verify K={width}, all rejected"
     return Planned("verify", name, case, fed, ((0,),) * table.steps, rows, ((0, 0),))
 
@@ -226,7 +225,7 @@ def _decoded(table: Table, tokens: Tokens) -> Planned:
     case = Case(MODE, "decoded prompt", (prompt[:1],), len(forced))
     before = len(prompt) - 2
     rows = tuple(
-        (index, Point((step, 0), (before + 1 + step, 0))) for step in range(BEFORE, table.steps)
+        (index, Point((step, 0), (before + 1 + step, 0))) for step in range(PREFILL, table.steps)
     )
     fed = tuple((token,) for token in forced)
     name = f"{len(prompt)} tokens prefilled against decoded"

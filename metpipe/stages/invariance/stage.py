@@ -39,10 +39,12 @@ def run_invariance(context: StageContext) -> Mapping[str, object]:
         planned = [repeated(table, tokens), change, *legs(table, tokens)]
         context.progress.total(len(planned))
         sides = [leg.side for leg in by_itself]
+        ours = _by_prompt(sides)
         for leg in planned:
             script = script_of(leg.case, leg.fed, leg.accepted)
             ran = run_leg(model, forward, leg.case, script)
-            cells.append(_cell(select.name, leg, sides, ran.side, leg.axis in promised))
+            cell = _cell(select.name, leg, ours, ran.side, leg.axis in promised)
+            cells.append(replace(cell, state_diff=_states(leg, sides, ran.side)))
             context.progress.advance()
         repeat, detection, *axes = cells
         return {
@@ -55,20 +57,22 @@ def run_invariance(context: StageContext) -> Mapping[str, object]:
         forward.close()
 
 
-def _cell(
-    variant: str, leg: Planned, alone_sides: Sequence[Side], theirs: Side, promised: bool
-) -> Cell:
-    """Ours are the prompts alone, told apart by their number before the step."""
-    ours = Side(
+def _by_prompt(sides: Sequence[Side]) -> Side:
+    """The prompts alone as one side: (step, prompt) instead of (step, row)."""
+    return Side(
         {
             (step, prompt): row
-            for prompt, side in enumerate(alone_sides)
+            for prompt, side in enumerate(sides)
             for (step, _), row in side.rows.items()
         },
         {},
     )
+
+
+def _cell(variant: str, leg: Planned, ours: Side, theirs: Side, promised: bool) -> Cell:
+    """The leg's rows against those of the prompts alone."""
     points = [replace(point, ours=(point.ours[0], prompt)) for prompt, point in leg.rows]
-    cell = compare_sides(
+    return compare_sides(
         ours,
         theirs,
         points,
@@ -77,7 +81,6 @@ def _cell(
         name=leg.name,
         promised=promised,
     )
-    return replace(cell, state_diff=_states(leg, alone_sides, theirs))
 
 
 def _states(leg: Planned, alone_sides: Sequence[Side], theirs: Side) -> tuple[str, ...]:

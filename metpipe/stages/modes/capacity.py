@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["DRAFT_LADDER", "MAX_WIDTH", "capped", "slot_capacity"]
+__all__ = ["DRAFT_LADDER", "capped", "slot_capacity"]
 
 DRAFT_LADDER = ((4, 3), (8, 3), (16, 1), (32, 1))
 """(sequences, drafts of each): up to so many sequences, so many drafts each."""
 DISPATCH_CAP = 32
 """Sequences that may speculate at once."""
 NUM_DRAFTS = 3
-MAX_WIDTH = 8
-"""Rows of one sequence in a verify step: the deepest that is tried anywhere (faults.md 7)."""
 
 
 def slot_capacity(slot: int) -> int:

@@ -38,7 +38,7 @@ def _decode(run: Recording, script: Trace | None, record: Path | None, flip: boo
     run.prefilled(logits_SV)
     for step in range(run.case.steps):
         if run.case.spill == step:
-            spilled(run, record if script is None or run.case.crossing else None, script, flip)
+            spilled(run, record if run.case.crossing else None, script, flip)
         tokens = argmax_rows(logits_SV).tolist() if script is None else script.fed[step]
         logits_SV = run.timed(partial(decode, run, tokens))
         run.stepped(tokens, logits_SV, (1,) * len(tokens))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metpipe.stages.modes.capacity import MAX_WIDTH, capped, slot_capacity
+from metpipe.config.rules import MAX_WIDTH
+from metpipe.stages.modes.capacity import capped, slot_capacity
 
 
 def test_the_ladder_of_the_first_slots():
