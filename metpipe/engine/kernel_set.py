@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from metpipe.circuit import Hardware, parse_hardware
-from metpipe.circuit.strict import read_toml
 from metpipe.engine.checkpoints.cache import cache_dir
 from metpipe.engine.kernel_digest import Sources, index_sources
 from metpipe.engine.kernel_imports import check_imports
 from metpipe.engine.kernel_modules import forget_package, import_functions
+from metpipe.engine.promises import parse_promises
 from metpipe.errors import ConfigError
 
 __all__ = ["BUILT_IN", "OVERLAY_PACKAGE", "SHIPPED", "KernelSet", "load_kernel_set"]
@@ -97,7 +97,7 @@ def load_kernel_set(folder: Path, *, package: str, on: str = BUILT_IN) -> Kernel
     hardware = parse_hardware(_read(about), str(about))
     folder = about.parent if hardware.inherits is None else about.parent.parent / hardware.inherits
     texts = {name: _read(folder / name) for name in TABLES} | {about.name: _read(about)}
-    _check_promises(texts["INVARIANCE.toml"], str(folder / "INVARIANCE.toml"))
+    parse_promises(texts["INVARIANCE.toml"], str(folder / "INVARIANCE.toml"))
     files = _source_files(folder, package)
     sources = {module: _read(path) for module, path in files.items()}
     below = {} if package == on else _texts.get(on, {})
@@ -128,17 +128,6 @@ def _read(path: Path) -> str:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read it: {error}") from None
-
-
-def _check_promises(text: str, source: str) -> None:
-    """INVARIANCE.toml is for people and for tests; a slip in it must not pass for a promise."""
-    with read_toml(text, source) as root:
-        root.schema(1)
-        for promise in root.tables("promise"):
-            with promise:
-                promise.boolean("bitwise")
-                for key in ("arch", "axis", "text", "why"):
-                    promise.text(key)
 
 
 def _source_files(folder: Path, package: str) -> dict[str, Path]:
