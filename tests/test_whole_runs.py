@@ -87,18 +87,33 @@ def test_vacuous_is_allowed_where_the_variant_says_so(tmp_path):
     assert metpipe(*QUICK, "variant=circuit_reference", allowed, cwd=tmp_path).returncode == 0
 
 
-def test_a_kernel_that_raises_kills_the_run_with_a_report(tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(DATA / "overlay_ok", broken)
-    source = broken / "product_add.py"
+def raising(folder: Path, error: str) -> Path:
+    """A folder whose kernel raises when it is bound."""
+    shutil.copytree(DATA / "overlay_ok", folder)
+    source = folder / "product_add.py"
     text = source.read_text()
     start = text.index("def product_add(")
-    source.write_text(text[:start] + "def product_add(**_):\n    raise RuntimeError('no luck')\n")
+    source.write_text(text[:start] + f"def product_add(**_):\n    raise {error}\n")
+    return folder
+
+
+def test_a_kernel_that_raises_kills_the_run_with_a_report(tmp_path):
+    broken = raising(tmp_path / "broken", "ZeroDivisionError('no luck')")
     run = metpipe(*QUICK, f"kernels={broken}", cwd=tmp_path)
     assert run.returncode == 3, run.stdout + run.stderr
     report = report_of(tmp_path / "runs")
     assert report["verdict"] == "DIED"
     assert any("variant:circuit" in reason and "no luck" in reason for reason in report["reasons"])
+
+
+def test_a_kernel_that_does_not_compile_is_wrong_input_and_names_its_rule(tmp_path):
+    broken = raising(tmp_path / "broken", "RuntimeError('kernel product_add does not compile')")
+    run = metpipe(*QUICK, f"kernels={broken}", cwd=tmp_path)
+    assert run.returncode == 2, run.stdout + run.stderr
+    said = " ".join((run.stdout + run.stderr).split())
+    assert "rule product_add: its kernel" in said
+    assert "does not compile" in said
+    assert "Traceback" not in said
 
 
 def test_memory_that_must_fit_and_does_not_is_a_failure(tmp_path):

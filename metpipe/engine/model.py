@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -96,6 +97,7 @@ class Model:
         """A forward with programs of its own; close it to free its buffers."""
         from metpipe.engine.runners import CircuitRunner, LegacyRunner
 
+        begin = time.perf_counter()
         runner = LegacyRunner(self) if select.forward == "legacy" else CircuitRunner(self, select)
         return Forward(
             name=select.name,
@@ -103,6 +105,7 @@ class Model:
             runner=runner,
             model=self,
             graphs=select.graphs,
+            seconds=time.perf_counter() - begin,
         )
 
     def rope_of(self, node: Node) -> tuple[torch.Tensor, torch.Tensor]:

@@ -167,7 +167,9 @@ class InvarianceCell(Record):
 class Overhead(Record):
     """What the diff cost beside its forwards."""
 
-    forward_seconds: float = Field(description="inside the steps of every run")
+    forward_seconds: float = Field(
+        description="inside the steps of every run, and making their plans and programs"
+    )
     total_seconds: float = Field(description="of every stage that ran a forward")
 
     @property

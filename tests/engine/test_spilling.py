@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine.opened import opened
 
 from metpipe.circuit import Select
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.spilling import restore, save
+from tests.engine.opened import opened
 
 CIRCUIT = ForwardSelect("circuit", "circuit", Select.all())
 PROMPT = list(range(70, 91))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine.opened import opened
 
 from metpipe.circuit import Select
 from metpipe.engine.selection import ForwardSelect
+from tests.engine.opened import opened
 
 CIRCUIT = ForwardSelect("circuit", "circuit", Select.all())
 PROMPT = [70, 81, 92, 103]

@@ -143,7 +143,7 @@ def test_a_kernel_that_cannot_be_bound_is_the_users_error(sets, circuits):
     candidate = candidate_of(sets, "residual_add")
     candidate = dataclasses.replace(candidate, kernels={**candidate.kernels, KERNEL: uncompiled})
     place = find_places(candidate, {"plain": circuits["plain"]})[0]
-    with pytest.raises(ConfigError, match=r"could not be bound .*no such instruction"):
+    with pytest.raises(ConfigError, match=r"rule residual_add: its kernel .*no such instruction"):
         Bench(candidate, place)
 
 
