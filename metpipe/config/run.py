@@ -106,8 +106,16 @@ class Memory(Frozen):
     met_version: Count | None = Field(
         description="with accounting=met: the version of that engine; null: the newest"
     )
-    per_node: bool = Field(description="show a row per node, not one per node of a block")
     must_fit: bool = Field(description="a plan over budget fails the run")
+
+
+class Shown(Frozen):
+    """How much of a report the console shows; the file has all of it."""
+
+    detail: bool = Field(
+        description="of a plan: each term's source, nodes, states, caches and runs as well"
+    )
+    per_node: bool = Field(description="that, with a row per node, not one per node of a block")
 
 
 class Ledger(Frozen):
@@ -198,6 +206,7 @@ class Run(Frozen):
     state_check: Literal["ends", "step"] = Field(description="when unowned bytes are digested")
     memory: Memory = Field(description="how memory is planned and judged")
     ledger: Ledger = Field(description="what the plan is checked against")
+    report: Shown = Field(description="how much of the report the console shows")
 
     @property
     def slots_follow(self) -> bool:

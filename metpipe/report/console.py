@@ -14,6 +14,7 @@ from rich.text import Text
 from metpipe.report import boot_tables, diff_tables, memory_tables
 from metpipe.report.diff_section import DiffSection, Overhead
 from metpipe.report.schema import Executed, Planned, Report
+from metpipe.report.shown import COMPACT, Shown
 from metpipe.report.shown_case import shown_cases
 from metpipe.report.units import ratio, size
 
@@ -29,13 +30,15 @@ VERDICT_STYLES = {
 }
 
 
-def show(report: Report, console: Console, path: Path | None = None) -> None:
-    """Print the whole report; `path` is where its data was written."""
+def show(
+    report: Report, console: Console, path: Path | None = None, shown: Shown = COMPACT
+) -> None:
+    """Print the report; `path` is where its data was written, whatever of it is shown."""
     console.print()
     console.print(_header(report))
     for part in (
         *diff_tables.parts(report),
-        *memory_tables.parts(report),
+        *memory_tables.parts(report, shown),
         *boot_tables.parts(report),
     ):
         console.print()

@@ -28,9 +28,11 @@ LIMITS = dict.fromkeys(("max_slots", "max_snapshot_slots", "max_verify"), "the m
 """What an answer at the end of its range means."""
 
 
-def queries(memory: MemorySection) -> Iterator[str]:
-    """A line each; what was not asked says why."""
+def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:
+    """A line each; `unasked`: also for what was not asked, with the reason."""
     for name, query in memory.inverse.items():
+        if query.why and not unasked:
+            continue
         yield _query(name, query, memory)
         if query.exceptions:
             yield (
