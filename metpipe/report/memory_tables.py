@@ -29,7 +29,7 @@ def parts(report: Report, shown: Shown = COMPACT) -> Iterator[RenderableType]:
             yield from memory_detail.parts(memory, per_node=shown.per_node)
         if memory.ranks:
             yield ranks(memory)
-        yield Group(bill(memory, sources=shown.behind), *_answer(memory, shown))
+        yield Group(_title(memory), bill(memory, sources=shown.behind), *_answer(memory, shown))
     if report.ledger is not None:
         yield Group(ledger(report.ledger), _agreement(report.ledger))
 
@@ -39,12 +39,8 @@ def bill(memory: MemorySection, *, sources: bool = False) -> Table:
 
     Without sources, a term of nothing is left out.
     """
-    load, totals = memory.workload, memory.totals
-    table = plain_table(
-        f"Memory on {memory.header.device}: {load.isl} + {load.osl} tokens, "
-        f"{load.concurrency} at once{_whose(memory)}",
-        *("term", "size", "of budget"),
-    )
+    totals = memory.totals
+    table = plain_table(None, "term", "size", "of budget")
     table.add_column("status", no_wrap=True)
     if sources:
         table.add_column("source", style="dim", overflow="fold")
@@ -67,7 +63,16 @@ def _share(num_bytes: int, budget: int) -> str:
     return f"{100 * num_bytes / budget:,.1f} %" if budget > 0 else "-"
 
 
-def _whose(memory: MemorySection) -> str:
+def _title(memory: MemorySection) -> Text:
+    load = memory.workload
+    return Text(
+        f"Memory on {memory.header.device}: {load.isl} + {load.osl} tokens, "
+        f"{load.concurrency} at once{_ranks(memory)}",
+        style="bold",
+    )
+
+
+def _ranks(memory: MemorySection) -> str:
     if not memory.ranks:
         return ""
     rank, total = memory.ranks[memory.fullest], memory.ranks[-1].last + 1
@@ -93,9 +98,8 @@ def _answer(memory: MemorySection, shown: Shown) -> Iterator[Padding]:
     yield from map(indented, _asides(memory))
     for note in memory.header.notes:
         yield indented(f"note: {note}", "cyan")
-    more = "" if shown.behind else "; report.detail=true says where each number is from"
-    said = f"counted: the allocations of {memory.header.accounting}'s engine"
-    yield indented(f"{said}{more}", "dim")
+    if not shown.behind:
+        yield indented("report.detail=true says where each number is from", "dim")
 
 
 def _asides(memory: MemorySection) -> Iterator[str]:
