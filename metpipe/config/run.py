@@ -66,7 +66,8 @@ class Hardware(Frozen):
         default=False, description="a utilisation above the class's ceiling is an error, not a note"
     )
     require_calibrated: bool = Field(
-        default=False, description="a device whose driver nobody calibrated is an error, not a range"
+        default=False,
+        description="a device whose driver nobody calibrated is an error, not a range",
     )
 
 

@@ -104,7 +104,8 @@ def refuse_impossible(point: Point) -> None:
 
     Raises:
         ConfigError: more sequences than slots, a sequence longer than the serve allows, a count
-            below one or beyond i32, a device without a known size, a utilisation that the device refuses.
+            below one or beyond i32, a device without a known size, a utilisation that the device
+            refuses.
     """
     _refuse_counts(point)
     load, serve = point.workload, point.serve

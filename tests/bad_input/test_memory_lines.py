@@ -118,7 +118,10 @@ def test_what_mets_engine_does_not_serve(refused, lines, parts):
             ["model.config", "strategy"],
         ),
         (
-            ["model=qwen3_8b", quantised("num_bits: 4, type: float, strategy: group, group_size: 7")],
+            [
+                "model=qwen3_8b",
+                quantised("num_bits: 4, type: float, strategy: group, group_size: 7"),
+            ],
             ["a width of 4096 is no multiple of the 7"],
         ),
     ],
@@ -133,7 +136,10 @@ def test_what_cannot_be_planned(refused, lines, parts):
     [
         ("[", ["not valid TOML"]),
         ("schema = 2\n", ["schema"]),
-        (("\nkv_blocks", "\nkv_blokcs"), ["boot.kv_blocks: is missing", "boot.kv_blokcs"]),
+        (
+            ("\nkv_blocks", "\nkv_blokcs"),
+            ["boot.kv_blocks: is missing", "wrong as well: boot.kv_blokcs"],
+        ),
         (("copies_version = 2", "copies_version = 7"), ["copies_version is 1 or 2"]),
         (('"Qwen/Qwen3.6-35B-A3B-FP8"', '"a/b"'), ["no model choice is named 'b'"]),
         (('hardware = "gb10"', 'hardware = "gb11"'), ["hardware=gb11"]),
@@ -178,7 +184,12 @@ DEVICES, COPIES = "DEVICES.toml", "circuits/COPIES.toml"
     [
         (DEVICES, "util_ceiling = 0.85", "", ["util_ceiling: is missing"]),
         (DEVICES, "util_ceiling = 0.85", "util_ceiling = 1.5", ["util_ceiling"]),
-        (DEVICES, "util_ceiling = 0.85", "util_ceiling = 0.85\nslab = 1", ["slab: there is no such key"]),
+        (
+            DEVICES,
+            "util_ceiling = 0.85",
+            "util_ceiling = 0.85\nslab = 1",
+            ["slab: there is no such key"],
+        ),
         (DEVICES, "per_mille = 21", "per_mille = 1001", ["driver_budget_per_mille"]),
         (COPIES, "schema = 1", "schema = 2", ["schema"]),
         (COPIES, 'law = "', 'law = "x', ["is no law"]),

@@ -1,10 +1,10 @@
 """The legacy arena as a range, for families with parts that no formula speaks of.
 
-Its lower end are the buffers that have a formula. Its upper end is a buffer of four bytes an element
-for every result of every kind of layer, beside logits, scratch, split keys and a delta net's chunks:
-the forward by hand has one set of buffers for all layers, and none is wider than what it holds. For
-each family that has a formula this lies above the formula's sum, with what the delta nets' prefill
-takes beside it (tests/memory/met/test_arena_range.py).
+Its lower end are the buffers that have a formula. Its upper end is a buffer of four bytes an
+element for every result of every kind of layer, beside logits, scratch, split keys and a delta
+net's chunks: the forward by hand has one set of buffers for all layers, and none is wider than what
+it holds. For each family that has a formula this lies above the formula's sum, with what the delta
+nets' prefill takes beside it (tests/memory/met/test_arena_range.py).
 """
 
 from __future__ import annotations

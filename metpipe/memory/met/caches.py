@@ -86,8 +86,8 @@ class CacheUnits:
 def declared_caches(circuit: Circuit, shape: ModelShape) -> tuple[Cache, ...]:
     """Every cache that a model of this circuit may have.
 
-    Snapshots follow from the states of state space layers, the carry and the verify's tables from delta nets, what
-    is kept of hidden rows from a draft head.
+    Snapshots follow from the states of state space layers, the carry and the verify's tables from
+    delta nets, what is kept of hidden rows from a draft head.
     """
     layers = {_block(state) for state in circuit.states.values() if state.format == SSM_FORMAT}
     recurrent = [state for state in circuit.states.values() if _block(state) in layers]

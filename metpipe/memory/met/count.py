@@ -157,9 +157,9 @@ def _notes(model: MetModel) -> Iterator[str]:
     """What is known of a family's serve in part only."""
     if model.gaps is not None:
         yield (
-            f"no formula of met's arena speaks of {', '.join(model.gaps.what)}: it is a range, from "
-            "the buffers that have one to four bytes an element for every result of every kind of "
-            "layer"
+            f"no formula of met's arena speaks of {', '.join(model.gaps.what)}: it is a range, "
+            "from the buffers that have one to four bytes an element for every result of every "
+            "kind of layer"
         )
     if not any(model.arch in rule.arch for rule in model.rules):
         yield (

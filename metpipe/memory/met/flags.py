@@ -15,7 +15,7 @@ TIERS = ("declared", "nvfp4")
 
 RANKS = "met's instrument plans one device and one process; memory.accounting=metpipe plans ranks"
 UNCOUNTED: Mapping[str, tuple[object, str]] = {
-    "high_speed_swap": (False, "it makes the prefill's steps smaller, and nothing says by how much"),
+    "high_speed_swap": (False, "it narrows a prefill's steps, and nothing says by how much"),
     "graphs": (None, "captured launches are in the driver's fixed part"),
     "tensor_parallel_size": (1, RANKS),
     "pipeline_parallel_size": (1, RANKS),

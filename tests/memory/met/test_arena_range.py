@@ -1,4 +1,4 @@
-"""Families with parts that no formula of the arena speaks of: planned, with the arena as a range."""
+"""Families with parts that no formula of the arena speaks of: the arena is a range."""
 
 from __future__ import annotations
 
