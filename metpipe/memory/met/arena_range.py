@@ -31,23 +31,23 @@ class Gaps:
     """What no formula speaks of, and what bounds its buffers.
 
     `results` maps an expression of rows to an edge that has it and to the width of all results with
-    such rows, each kind of layer once. `wide` are dims of the shape at their widest: of what a head
-    sums up, and of delta nets under another name.
+    such rows, each kind of layer once. `wide` is the shape at its widest: of what a head sums up, and
+    with delta nets of another name.
     """
 
     circuit: Circuit
     what: tuple[str, ...]
     results: Mapping[str, tuple[Edge, int]]
-    wide: Mapping[str, int]
+    wide: ModelShape
 
 
-def find_gaps(circuit: Circuit) -> Gaps | None:
+def find_gaps(circuit: Circuit, shape: ModelShape) -> Gaps | None:
     """A circuit's gaps; None where every part has a formula."""
     what = gaps_of(circuit)
-    return gaps_as(circuit, what) if what else None
+    return gaps_as(circuit, shape, what) if what else None
 
 
-def gaps_as(circuit: Circuit, what: tuple[str, ...]) -> Gaps:
+def gaps_as(circuit: Circuit, shape: ModelShape, what: tuple[str, ...]) -> Gaps:
     """The bound of a circuit, whatever has a formula."""
     once: dict[tuple[str, str], Edge] = {}
     for node in circuit.nodes:
@@ -56,12 +56,12 @@ def gaps_as(circuit: Circuit, what: tuple[str, ...]) -> Gaps:
     results: dict[str, tuple[Edge, int]] = {}
     for edge in once.values():
         results[edge.rows] = (edge, results.get(edge.rows, (edge, 0))[1] + edge.dim)
-    return Gaps(circuit, what, results, _wide(circuit))
+    return Gaps(circuit, what, results, _wide(circuit, shape))
 
 
 def arena_range(shape: ModelShape, gaps: Gaps, sizes: ArenaSizes) -> tuple[int, int]:
     """Bytes of the arena at least and at most."""
-    wide = arena_buffers(replace(shape, **gaps.wide), sizes)
+    wide = arena_buffers(gaps.wide, sizes)
     widths = (
         count_rows(gaps.circuit, edge, sizes.padded, "prefill") * width
         for edge, width in gaps.results.values()
@@ -70,11 +70,12 @@ def arena_range(shape: ModelShape, gaps: Gaps, sizes: ArenaSizes) -> tuple[int, 
     return arena_bytes(shape, sizes), most
 
 
-def _wide(circuit: Circuit) -> Mapping[str, int]:
+def _wide(circuit: Circuit, shape: ModelShape) -> ModelShape:
     dims = circuit.dims
     written = (circuit.edges[node.outputs[0]].dim for node in circuit.nodes if node.op in ATTENTION)
-    head_dim = max(-(-max(written, default=0) // dims["q_heads"]), dims.get("kv_lora", 0))
+    head_dim = max(-(-max(written, default=0) // shape.q_heads), dims.get("kv_lora", 0))
+    wide = replace(shape, head_dim=head_dim)
     if "kda_heads" not in dims:
-        return {"head_dim": head_dim}
-    nets = dict.fromkeys(("lin_k_dim", "lin_v_dim"), dims["kda_dim"])
-    return {"head_dim": head_dim, "lin_v_heads": dims["kda_heads"], **nets}
+        return wide
+    dim = dims["kda_dim"]
+    return replace(wide, lin_v_heads=dims["kda_heads"], lin_k_dim=dim, lin_v_dim=dim)

@@ -48,7 +48,7 @@ def met_model(
             state.kind == "paged_kv" and state.section == "draft"
             for state in circuit.states.values()
         ),
-        gaps=find_gaps(circuit),
+        gaps=find_gaps(circuit, shape),
     )
 
 

@@ -56,9 +56,9 @@ SERVES = {
 def test_the_range_holds_every_arena_that_has_a_formula(choice, serve, device):
     """The bound is only worth something if it holds where the truth is known."""
     point, circuit = point_of(choice, serve, device=device, number=3), circuit_of(choice)
-    assert find_gaps(circuit) is None
     shape, sizes = shape_of(circuit), arena_sizes(point)
-    low, high = arena_range(shape, gaps_as(circuit, ("a test",)), sizes)
+    assert find_gaps(circuit, shape) is None
+    low, high = arena_range(shape, gaps_as(circuit, shape, ("a test",)), sizes)
     known = arena_bytes(shape, sizes) + two_phase_bytes(shape, sizes.tokens, sizes.max_seq_len)
     assert low <= known <= high < 8 * known
 
@@ -110,11 +110,11 @@ def test_latent_attention_is_planned():
     path = Path(__file__).parents[2] / "circuit" / "data" / "family_configs.json"
     config = json.loads(path.read_text())["mistral4"]
     circuit = circuit_from_config(config, kernels_dir())
-    gaps = find_gaps(circuit)
+    shape = shape_of(circuit)
+    gaps = find_gaps(circuit, shape)
     assert gaps is not None
     assert gaps.what == ("latent attention",)
-    point = point_of("qwen3_8b", {})
-    low, high = arena_range(shape_of(circuit), gaps, arena_sizes(point))
+    low, high = arena_range(shape, gaps, arena_sizes(point_of("qwen3_8b", {})))
     assert 0 < low < high
 
 
