@@ -31,8 +31,8 @@ class Gaps:
     """What no formula speaks of, and what bounds its buffers.
 
     `results` maps an expression of rows to an edge that has it and to the width of all results with
-    such rows, each kind of layer once. `wide` is the shape at its widest: of what a head sums up, and
-    with delta nets of another name.
+    such rows, each kind of layer once. `wide` is the shape at its widest: of what a head sums up,
+    and with delta nets of another name.
     """
 
     circuit: Circuit
