@@ -193,7 +193,7 @@ DEVICES, COPIES = "DEVICES.toml", "circuits/COPIES.toml"
         (DEVICES, "per_mille = 21", "per_mille = 1001", ["driver_budget_per_mille"]),
         (COPIES, "schema = 1", "schema = 2", ["schema"]),
         (COPIES, 'law = "', 'law = "x', ["is no law"]),
-        (COPIES, 'section = "main"', 'section = "mian"', ["section"]),
+        (COPIES, 'section = "main"', 'section = "middle"', ["section"]),
         (COPIES, "linear:q", "linear:qq", ["names no role of a linear"]),
         (COPIES, "\n[[copy]]", '\n[[copy]]\nwhy = "x"', ["why"]),
     ],
