@@ -168,6 +168,8 @@ def _path(case: Case) -> Any:
     """How a prefill came about, in the words that readers of such reports know."""
     if case.mode != "prefill":
         return None
+    if case.restored:
+        return {"Restored": case.restored}
     return "Single" if case.chunk is None else {"Chunked": case.chunk}
 
 

@@ -83,7 +83,7 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
 
 def _invariance_stages(run: Run) -> Iterator[Stage]:
     """The table under legacy, and under each variant."""
-    own = {"max_width": run.max_width, "steps": run.steps}
+    own = {"max_width": run.max_width, "steps": run.steps, "state_check": run.state_check}
     name = StageName("invariance", "reference").text
     yield Stage(name, run_invariance, own | LEGACY_PARAMS, ("load",))
     for variant_name, variant in run.variants.items():

@@ -34,11 +34,11 @@ def drive(
 
 
 def _decode(run: Recording, script: Trace | None, record: Path | None, flip: bool) -> None:
-    logits_SV = prefill(run)
+    logits_SV = prefill(run, run.sequences)
     run.prefilled(logits_SV)
     for step in range(run.case.steps):
         if run.case.spill == step:
             spilled(run, record if run.case.crossing else None, script, flip)
         tokens = argmax_rows(logits_SV).tolist() if script is None else script.fed[step]
-        logits_SV = run.timed(partial(decode, run, tokens))
+        logits_SV = run.timed(partial(decode, run, run.sequences, tokens))
         run.stepped(tokens, logits_SV, (1,) * len(tokens))

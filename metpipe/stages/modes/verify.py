@@ -53,7 +53,7 @@ class _Verify:
     def drive(self) -> None:
         """All of it; the rows before the first step are the prefill's, then the head's."""
         case = self.run.case
-        logits_SV = prefill(self.run)
+        logits_SV = prefill(self.run, self.run.sequences)
         self._last = argmax_rows(logits_SV).tolist()
         self._committed = [1 if case.num_drafts else 0] * case.num_sequences
         rows = [logits_SV]
@@ -69,12 +69,12 @@ class _Verify:
         """Each sequence's greedy continuation by plain decode, as long as all steps may reach."""
         run = self.run
         count = run.case.steps * max(run.case.widths) + 2
-        with run.aside():
-            logits_SV = prefill(run)
+        with run.guests(run.case.reserved) as sequences:
+            logits_SV = prefill(run, sequences)
             found = [[token] for token in argmax_rows(logits_SV).tolist()]
             for _ in range(count - 1):
                 tokens = tuple(sequence[-1] for sequence in found)
-                following = argmax_rows(decode(run, tokens)).tolist()
+                following = argmax_rows(decode(run, sequences, tokens)).tolist()
                 for sequence, token in zip(found, following, strict=True):
                     sequence.append(token)
         return found
@@ -84,7 +84,7 @@ class _Verify:
         if self.script is not None:
             self._last = list(self.script.drafted[0][: len(self._last)])
         fed = list(self._last)
-        logits_SV = decode(self.run, tuple(fed)).clone()
+        logits_SV = decode(self.run, self.run.sequences, tuple(fed)).clone()
         self._last = self._boot_choice(argmax_rows(logits_SV).tolist())
         self.run.forward.save_hidden(range(len(fed)))
         drafted_RV, ids = self._propose()
