@@ -161,6 +161,7 @@ def _companions(run: Run) -> Iterator[Problem]:
     }
     for key, others in needs.items():
         given = any(getattr(run, other) is not None for other in others)
+        given = given or (key, run.diff.mode) == ("mtp", "swap")
         if getattr(run, key) and not given and run.diff.mode != "all":
             yield Problem(key, f"needs {' or '.join(others)} beside it")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from metpipe.config import modes_of
 from metpipe.diff.comparison import Comparison
-from metpipe.diff.controls import judge_detection, judge_repeat
+from metpipe.diff.controls import judge_detection, judge_path, judge_repeat, other_paths
 from metpipe.diff.invariance import Cell
 from metpipe.diff.records import Control, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.self_test import run_self_test
@@ -141,11 +141,18 @@ def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:
         for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
             name = f"legacy-repeat {ran.name.of}, {case.full_name}"
             yield replace(judge_repeat(comparison, name=name), mode=case.mode)
+        reference = next(
+            r for r in runs if (r.name.mode, r.name.kind) == (ran.name.mode, "reference")
+        )
+        elsewhere = other_paths(reference.disclosure.paths, ran.disclosure.paths)
+        if elsewhere:
+            yield judge_path(elsewhere, name=f"legacy-repeat {ran.name.of}", mode=ran.name.mode)
 
 
 def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
-    """Each changed run, against what the variant's own unchanged run found in the same case."""
-    own = {(ran.name.mode, ran.variant): ran for ran in _of_kind(runs, "variant")}
+    """Each changed run, against what the same forward's unchanged run found in the same case."""
+    unchanged = [*_of_kind(runs, "repeat"), *_of_kind(runs, "variant")]
+    own = {(ran.name.mode, ran.variant): ran for ran in unchanged}
     for ran in _of_kind(runs, "control"):
         baselines = own[ran.name.mode, ran.variant].comparisons
         for case, comparison, change in zip(ran.cases, ran.comparisons, ran.changes, strict=True):
@@ -176,7 +183,7 @@ def _accepts(runs: Sequence[Ran]) -> Iterator[str]:
     """Verifies whose reference did not take both ways."""
     for ran in _of_kind(runs, "reference"):
         for case, trace in zip(ran.cases, ran.traces, strict=True):
-            if case.widths:
+            if case.widths and case.spill is None:
                 missing = unexercised_accepts(trace.accepted, case.widths, name=case.full_name)
                 if missing is not None:
                     yield missing
@@ -197,7 +204,7 @@ def _restores(runs: Sequence[Ran]) -> Iterator[str]:
 def _unplanned(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
     """Steps of a circuit variant that ran without a plan: legacy, compared with itself."""
     for name, record in records.items():
-        if name.kind not in ("variant", "control"):
+        if name.kind not in ("variant", "control") or name.of == "legacy":
             continue
         disclosed = restore(Disclosed, record["disclosure"])
         missing = sorted(set(disclosed.steps) - set(disclosed.plan_digests))

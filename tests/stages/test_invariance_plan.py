@@ -18,9 +18,7 @@ def table():
 @pytest.fixture(scope="module")
 def tokens(table):
     """Tokens that say whose they are: prompt p, step s is 1000 p + s."""
-    return [
-        [1000 * p + s for s in range(alone(table, p).steps)] for p in range(table.num_alone)
-    ]
+    return [[1000 * p + s for s in range(alone(table, p).steps)] for p in range(table.num_alone)]
 
 
 def test_every_rung_and_its_neighbours():

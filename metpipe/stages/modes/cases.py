@@ -21,6 +21,8 @@ PREFILL_STEPS = 2
 """Decode steps behind a prefill: what it left behind must be of use."""
 SHORTEST_RESTORE = 256
 """The shortest prompt whose restored prefix is tried (diff.md 3.6)."""
+SWAPPED_ROWS = 2
+"""Rows K of the verifies around a spill: the draft head's cache must be in the record too."""
 TAIL = 37
 """Tokens behind a restored prefix."""
 
@@ -130,8 +132,21 @@ def _passes(run: Run, length: int) -> list[int | None]:
 
 def _swap(run: Run, facts: Facts) -> Iterator[Case]:
     prompt, half = tuple(single_prompts(1, facts.vocab_size)[0]), run.steps // 2
-    yield Case("swap", "own record", (prompt,), run.steps, spill=half)
-    yield Case("swap", "the reference's record", (prompt,), run.steps, spill=half, crossing=True)
+    for crossing in (False, True):
+        name = "the reference's record" if crossing else "own record"
+        yield Case("swap", name, (prompt,), run.steps, spill=half, crossing=crossing)
+        if facts.drafts:
+            yield Case(
+                "swap",
+                f"{name}, draft head",
+                (prompt,),
+                run.steps,
+                widths=(SWAPPED_ROWS,),
+                num_drafts=SWAPPED_ROWS - 1,
+                drafts_verified=True,
+                spill=half,
+                crossing=crossing,
+            )
 
 
 def _layouts(run: Run) -> tuple[bool, ...]:

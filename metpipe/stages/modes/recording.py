@@ -69,6 +69,8 @@ class Recording:
     _draft_ms: list[float] = field(default_factory=list)
     _ends: dict[str, str] = field(default_factory=dict)
     _slots: tuple[int, ...] = ()
+    following: tuple[int, ...] = ()
+    """of a verify, the token behind each sequence's last"""
     _after: dict[str, str] = field(default_factory=dict)
     _prefilled_before: int = 0
     extra_states: dict[str, str] = field(default_factory=dict)
@@ -147,13 +149,19 @@ class Recording:
         *,
         accepted: Sequence[int] = (),
         ids: Sequence[int] = (),
+        drafted: Sequence[str] = (),
         draft_ms: float | None = None,
     ) -> None:
-        """One step, once what it commits is committed: `counts` tokens of each sequence."""
+        """One step, once what it commits is committed: `counts` tokens of each sequence.
+
+        `drafted`: of each sequence, the digest of what the draft head wrote.
+        """
         step = len(self._fed)
         self._fed.append(tuple(fed))
         self._steps.append(self._digests(step, logits_RV))
         written = self.model.digests.written(self.sequences, counts)
+        if drafted:
+            written = tuple(main + draft for main, draft in zip(written, drafted, strict=True))
         self.watch.states(step, written)
         self._states.append(written)
         if draft_ms is not None:
@@ -183,6 +191,7 @@ class Recording:
             accepted=tuple(self._accepted),
             drafted=tuple(self._drafted),
             draft_ms=tuple(self._draft_ms),
+            following=self.following,
             slots=self._slots,
             computed=self.forward.prefilled - self._prefilled_before,
         )

@@ -7,7 +7,6 @@ import pytest
 from metpipe.config.rules import MAX_WIDTH
 from metpipe.stages.modes.capacity import Capacity
 
-
 THREE = Capacity(num_drafts=3)
 
 
