@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from metpipe.engine.forward import Forward
 from metpipe.engine.model import Model
 from metpipe.engine.runners import CircuitRunner
 
-__all__ = ["WrittenEdge", "trace_step"]
+__all__ = ["WrittenEdge", "live_rows", "trace_step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,13 @@ class WrittenEdge:
     digest: str
 
 
-def trace_step(model: Model, forward: Forward, mode: str, rows: int) -> tuple[WrittenEdge, ...]:
+def trace_step(
+    model: Model, forward: Forward, mode: str, rows: int, live: int
+) -> tuple[WrittenEdge, ...]:
     """Run the step whose inputs are filled, and digest every edge when it is written.
 
-    The edges come in the order in which the plan writes them.
+    Of `rows` rows the first `live` are digested, padding is not. The edges come in the order in
+    which the plan writes them.
     """
     assert isinstance(forward.runner, CircuitRunner), "only a circuit forward has edges"
     program, edges = forward.runner.program(mode, rows)
@@ -50,9 +55,14 @@ def trace_step(model: Model, forward: Forward, mode: str, rows: int) -> tuple[Wr
                     layer=node.layer,
                     rule=group.rule.id,
                     members=tuple(member.id for member in members),
-                    digest=model.hash_bytes(edges[edge].contiguous()),
+                    digest=model.hash_bytes(live_rows(edges[edge], rows, live)),
                 )
                 for edge in node.outputs
                 if edge in edges
             ]
     return tuple(written)
+
+
+def live_rows(content_RE: torch.Tensor, rows: int, live: int) -> torch.Tensor:
+    """Without the rows of padding, where it has a row for each of the step's."""
+    return (content_RE[:live] if len(content_RE) == rows else content_RE).contiguous()

@@ -268,7 +268,9 @@ class Localized(Record):
     """Where a difference starts."""
 
     variant: str
-    prompt: int
+    mode: str
+    case: str = Field(description="prompt 0, width 8, K=3, ...")
+    prompt: int | None = Field(description="of plain decoding, which prompt")
     step: int | None
     layer: int | None
     node: str

@@ -18,7 +18,7 @@ from metpipe.engine.forward import BoundStep
 from metpipe.engine.model import Model
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.step_inputs import RowRun
-from metpipe.engine.step_trace import WrittenEdge, trace_step
+from metpipe.engine.step_trace import WrittenEdge, live_rows, trace_step
 from metpipe.errors import ConfigError
 from metpipe.pipeline import StageContext
 from metpipe.report.diff_section import Localized
@@ -36,28 +36,30 @@ __all__ = ["run_localize"]
 
 
 def run_localize(context: StageContext) -> Mapping[str, object]:
-    """One finding for each judged circuit variant that differs; none when nothing differs."""
-    live = live_of(context)
+    """A finding for each mode in which a judged circuit variant differs; none when none does."""
     found = []
     for params in context.params["variants"]:  # type: ignore[attr-defined]
         for mode in context.params["modes"]:  # type: ignore[attr-defined]
-            stage = StageName(mode, "variant", params["name"]).text
-            record = read_result(context.inputs[stage])
+            record = read_result(context.inputs[StageName(mode, "variant", params["name"]).text])
             comparisons = restore(tuple[Comparison, ...], record["comparisons"])
             index = next((i for i, item in enumerate(comparisons) if not item), None)
             if index is not None:
-                folder = context.inputs[StageName(mode, "reference").text]
-                search = _Search(
-                    live.model(),
-                    live.cases(mode)[index],
-                    read_traces(folder)[index],
-                    record_path(folder, index),
-                    select_of(params),
-                    index,
-                )
+                search = _search(context, mode, index, select_of(params))
                 found.append(search.run(record["disclosure"]["rules"]))
-                break
     return {"localized": [item.model_dump(mode="json") for item in found]}
+
+
+def _search(context: StageContext, mode: str, index: int, select: ForwardSelect) -> _Search:
+    """Of one case of a mode."""
+    live, folder = live_of(context), context.inputs[StageName(mode, "reference").text]
+    return _Search(
+        live.model(),
+        live.cases(mode)[index],
+        read_traces(folder)[index],
+        record_path(folder, index),
+        select,
+        index,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,9 @@ class _Observer:
     edges: tuple[WrittenEdge, ...] = ()
 
     def __call__(self, mode: str, rows: int, runs: Sequence[RowRun], bound: BoundStep) -> None:
+        live = sum(len(run.tokens) for run in runs)
         if self.at == len(self.steps):
-            self.edges = trace_step(self.run.model, self.run.forward, mode, rows)
+            self.edges = trace_step(self.run.model, self.run.forward, mode, rows, live)
         else:
             bound.run()
         step = None if mode == "prefill" else self.run.num_steps
@@ -89,7 +92,7 @@ class _Observer:
             _Step(
                 place="the prefill" if step is None else f"step {step}" + _of_mode(mode),
                 step=step,
-                logits=self.run.model.hash_bytes(bound.logits_SV),
+                logits=self.run.model.hash_bytes(live_rows(bound.logits_SV, rows, live)),
                 states=self._states(runs) if self.at is None else (),
             )
         )
@@ -147,8 +150,8 @@ class _Search:
 
     def _first_parting(self, ours: Sequence[_Step], theirs: Sequence[_Step]) -> int | None:
         """The first launched step after which logits or states differ."""
-        pairs = zip(ours, theirs, strict=False)
-        return next((index for index, (a, b) in enumerate(pairs) if a != b), None)
+        pairs = enumerate(zip(ours, theirs, strict=True))  # both replay one script
+        return next((index for index, (a, b) in pairs if a != b), None)
 
     def _first_edge(
         self, ours: Sequence[WrittenEdge], theirs: Sequence[WrittenEdge]
@@ -204,7 +207,9 @@ class _Search:
     ) -> Localized:
         return Localized(
             variant=self.select.name,
-            prompt=self.index,
+            mode=self.case.mode,
+            case=self.case.name,
+            prompt=self.index if self.case.mode == "single" else None,
             step=step,
             layer=edge.layer if edge else None,
             node=edge.node if edge else "",

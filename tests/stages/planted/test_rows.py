@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.stages.planted.rig import after, diff
+from tests.stages.planted.rig import Arguments, after, diff, flip
 from tests.stages.planted.row_faults import in_both, one_scale_for_all, scaled_by_padding, split_at
 
 SEVEN = tuple(range(7))
@@ -81,3 +81,34 @@ def test_a_scale_over_all_rows_breaks_the_promise_of_neighbours(tmp_path):
     assert "legacy, neighbours, row 1 of 2 beside other neighbours: differs at step 0, row 1" in (
         "\n".join(said.reasons)
     )
+
+
+def test_what_a_padding_row_holds_is_no_place_where_a_difference_starts(tmp_path):
+    """Padding rows get other embeddings, which moves no row; attention moves row 0."""
+
+    def in_padding(_: int, arguments: Arguments) -> None:
+        if len(arguments["y"]) == 8:
+            arguments["y"][5:] = 1.0
+
+    def in_row_0(_: int, arguments: Arguments) -> None:
+        if len(arguments["y"]) == 8:
+            flip(arguments["y"][0])
+
+    faults = {"embed.embed": after(in_padding), "attention.paged_attention": after(in_row_0)}
+    said = diff(tmp_path, "batch=[5]", variant=faults)
+    assert said.outcome == "FAIL"
+    assert said.case("batch, width 5").differences[0].rows == (0,)
+    (found,) = said.localized
+    assert (found["mode"], found["case"], found["op"]) == ("batch", "width 5", "paged_attention")
+    only_padding = diff(
+        tmp_path / "padding", "batch=[5]", variant={"embed.embed": after(in_padding)}
+    )
+    assert only_padding.outcome == "PASS"
+
+
+def test_each_mode_in_which_a_variant_differs_says_where(tmp_path):
+    fault = {"attention.paged_attention": after(lambda _, arguments: flip(arguments["y"][0]))}
+    said = diff(tmp_path, "diff=all", "mtp=false", "max_width=2", variant=fault)
+    assert said.outcome == "FAIL"
+    modes = ["single", "batch", "verify", "verify_batch", "prefill", "swap"]
+    assert [found["mode"] for found in said.localized] == modes

@@ -51,7 +51,9 @@ def test_a_write_while_a_prefix_is_computed_is_not_forgiven(tmp_path, monkeypatc
     said = diff(tmp_path, "prefill=[256]", "slots=3")
     assert said.outcome == "FAIL"
     assert f"variant, prefill, 256 tokens restored, 37 computed, circuit: {MOVED}" in said.reasons
-    assert len([reason for reason in said.reasons if MOVED in reason]) == 2  # the control strays too
+    assert (
+        len([reason for reason in said.reasons if MOVED in reason]) == 2
+    )  # the control strays too
 
 
 def test_a_write_in_a_leg_of_the_invariance_table_fails(tmp_path, monkeypatch):
