@@ -51,6 +51,7 @@ class Model:
     allocator: Allocator
     digests: StateDigests = field(init=False)
     _poisoned: bool = False
+    """all of the state is poison, but for what was handed out since"""
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,8 +81,8 @@ class Model:
         """Write over all state, so that no right bytes of an earlier run are there to be read.
 
         NaN, which a weight of zero does not hide; a number for keys, whose NaN a masked maximum
-        may drop. What no sequence was handed since the last time is as it was then, or a write
-        there was found as one of nobody's. Opening a sequence zeroes its slot again. No sequence
+        may drop. What no sequence was handed since the last time is as it was then, unless
+        `distrust` says otherwise. Opening a sequence zeroes its slot again. No sequence
         may be open.
         """
         blocks, slots = self.pool.blocks, self.pool.slots
@@ -98,6 +99,10 @@ class Model:
             self.drafter_hidden_SD.fill_(math.nan)
         blocks.taken_below = slots.taken_below = 0
         self._poisoned = True
+
+    def distrust(self) -> None:
+        """What nobody was handed has been written: poison all of it the next time."""
+        self._poisoned = False
 
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's blocks and slot back."""

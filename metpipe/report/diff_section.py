@@ -300,6 +300,9 @@ class DiffSection(Record):
     launched: tuple[Launched, ...] = ()
     speculation: tuple[Speculation, ...] = ()
     invariance: tuple[InvarianceCell, ...] = ()
+    invariance_steps: int | None = Field(
+        default=None, description="decode steps of each leg of the table: `steps`, at most 8"
+    )
     overhead: Overhead | None = Field(default=None, description="null where a run was cached")
 
     @property

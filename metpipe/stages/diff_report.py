@@ -58,7 +58,8 @@ def diff_section(live: Live, results: Results) -> DiffSection:
         unexercised=evidence.unexercised,
         localized=tuple(_localized(results)),
         speculation=tuple(_speculation(live, results)),
-        invariance=tuple(_invariance(results)),
+        invariance=(cells := tuple(_invariance(results))),
+        invariance_steps=live.invariance_table().steps if cells else None,
         overhead=_overhead(results),
     )
 

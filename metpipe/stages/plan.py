@@ -68,16 +68,16 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
         for name, variant in run.variants.items()
         if variant.forward == "circuit" and variant.expect == "equal"
     ]
-    replayed = [mode for mode in modes_of(run) if mode != "invariance"]
+    modes = modes_of(run)
     seen = [
         name.text
-        for mode in replayed
+        for mode in modes
         for name in (
             StageName(mode, "reference"),
             *(StageName(mode, "variant", params["name"]) for params in judged),
         )
     ]
-    params = {"variants": judged, "modes": replayed}
+    params = {"variants": judged, "modes": list(modes)}
     yield Stage("localize", run_localize, params, ("load", "compare", *seen))
     if run.oracle is not None and "single" in modes_of(run):
         yield Stage("oracle", run_oracle, {"oracle": run.oracle}, ("load", "reference"))

@@ -87,6 +87,8 @@ class Recording:
             yield self.sequences
             self._ends = self._state_digests() | self.extra_states
             self._after = self.model.unowned_digests(*self.sequences)
+            if self.unowned().moved:
+                self.model.distrust()
         finally:
             self._close()
 

@@ -22,11 +22,17 @@ class UnownedBytes:
     moved_between: tuple[str, ...] = ()
     """states that had moved when another sequence came or went, after which `before` was taken"""
 
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """States that moved; those that were written and restored have no name any more."""
+        labels = (*self.moved_between, *differing_labels(self.before, self.after))
+        unnamed = ("written and restored",) if self.moved_at is not None else ()
+        return tuple(dict.fromkeys(labels)) or unnamed
+
 
 def moved_bytes(unowned: UnownedBytes, *, run: str, variant: str) -> MovedBytes | None:
     """What moved though no step of the run owned it; None: nothing did."""
-    labels = (*unowned.moved_between, *differing_labels(unowned.before, unowned.after))
-    if not labels and unowned.moved_at is None:
+    if not unowned.moved:
         return None
     at = "" if unowned.moved_at is None else f", first after step {unowned.moved_at}"
-    return MovedBytes(run + at, variant, tuple(dict.fromkeys(labels)) or ("written and restored",))
+    return MovedBytes(run + at, variant, unowned.moved)
