@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.text import Text
 
+from metpipe.counted import counted
 from metpipe.errors import ConfigError, Exit
 from metpipe.terminal import terminal
 
@@ -45,7 +46,7 @@ def swept(argv: Sequence[str]) -> tuple[str, ...]:
 def announce(config: DictConfig) -> None:
     """Say that a sweep starts, and where it goes."""
     jobs = len(planned(config))
-    many = f"{jobs} jobs" if jobs else "jobs"
+    many = counted(jobs, "job") if jobs else "jobs"
     how = config.hydra.runtime.choices["hydra/launcher"]
     line = f"sweep of {many}, launcher {how}: {config.hydra.sweep.dir}"
     terminal().print(Text(line, style="dim"), soft_wrap=True)

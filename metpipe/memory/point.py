@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metpipe.counted import counted
 from metpipe.errors import ConfigError
 from metpipe.memory.devices import Device
 from metpipe.memory.met.side import MetSide
@@ -107,8 +108,9 @@ def refuse_impossible(point: Point) -> None:
     load, serve = point.workload, point.serve
     if load.concurrency > point.num_slots:
         raise ConfigError(
-            f"workload.concurrency={load.concurrency} is more than the {point.num_slots} slots; "
-            "lower it, or raise serve.max_batch_size (or slots, where it is given)"
+            f"workload.concurrency={load.concurrency} is more than the "
+            f"{counted(point.num_slots, 'slot')}; lower it, or raise "
+            "serve.max_batch_size (or slots, where it is given)"
         )
     if point.num_tokens > serve.max_seq_len:
         raise ConfigError(

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from metpipe.counted import counted
 from metpipe.report import plot_style as style
 from metpipe.report.plot_bars import Frame, draw_panel
 from metpipe.report.plot_words import headline, subtitle, value_label
@@ -118,7 +119,7 @@ def _small(found: Sequence[Stack]) -> list[str]:
 def _left_out(jobs: Sequence[JobRow], shown: Sequence[Panel]) -> list[str]:
     drawn = sum(job is not None for panel in shown for job in panel.jobs)
     more = len(jobs) - drawn
-    return [f"{more} jobs are not drawn: more than {MAX_PANELS} panels"] if more else []
+    return [f"not drawn: {counted(more, 'job')}, beyond {MAX_PANELS} panels"] if more else []
 
 
 def _legend(found: Sequence[Stack], plans: Sequence[MemoryRow], top: float) -> Iterator[Artist]:

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from metpipe.circuit import Circuit, node_weight_shapes
+from metpipe.counted import counted
 from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.microtest import (
     AWKWARD,
@@ -178,6 +179,7 @@ def _extent(cases: Cases, places: tuple[Place, ...]) -> str:
     modes = list(dict.fromkeys(mode for place in places for mode in place.modes))
     circuits = {place.circuit_name for place in places}
     return (
-        f"{cases.num_cases} cases ({cases.trials} trials, {cases.exercised_trials} of them with "
-        f"numbers in every output; {len(circuits)} circuits, modes {', '.join(modes)})"
+        f"{counted(cases.num_cases, 'case')} ({counted(cases.trials, 'trial')}, "
+        f"{cases.exercised_trials} of them with "
+        f"numbers in every output; {counted(len(circuits), 'circuit')}, modes {', '.join(modes)})"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from metpipe.counted import counted
 from metpipe.engine.checkpoints.protocol import Checkpoint, Shape
 from metpipe.errors import ConfigError
 
@@ -31,7 +32,11 @@ def check_tensors(checkpoint: Checkpoint, shapes: Mapping[str, Shape]) -> list[s
         if found.get(name) != tuple(shape)
     ]
     if faults:
-        more = f" (and {len(faults) - 1} more tensors that don't fit)" if len(faults) > 1 else ""
+        more = (
+            f" (and {counted(len(faults) - 1, 'tensor')} more that don't fit)"
+            if len(faults) > 1
+            else ""
+        )
         raise ConfigError(f"{checkpoint.source}: {faults[0]}{more}; {_advice(shapes, found)}")
     return sorted(set(found) - set(shapes))
 
