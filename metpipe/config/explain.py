@@ -47,7 +47,7 @@ class Provenance:
         return "conf/config.yaml"
 
     def _choice(self, group: str, choice: str) -> str:
-        typed = next((line for key, line in self.overrides if key == group), None)
+        typed = next((line for key, line in reversed(self.overrides) if key == group), None)
         file = f"conf/{group}/{choice}.yaml"
         return f"{file} ({self._override(typed)})" if typed else file
 

@@ -17,6 +17,9 @@ __all__ = ["WIDEST_AUTO", "Boot", "Point", "Workload", "refuse_impossible"]
 WIDEST_AUTO = 128
 """The most sequences that are asked about when the slots follow them."""
 
+MOST = 2**31 - 1
+"""Positions and slots are i32 in a step's inputs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -102,7 +105,8 @@ def refuse_impossible(point: Point) -> None:
 
     Raises:
         ConfigError: more sequences than slots, a sequence longer than the serve allows, a count
-            below one, a device without a known size, a utilisation that the device refuses.
+            below one or beyond i32, a device without a known size, a utilisation that the device
+            refuses.
     """
     _refuse_counts(point)
     load, serve = point.workload, point.serve
@@ -134,6 +138,10 @@ def _refuse_counts(point: Point) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"{name}: must be at least 1, got {count}")
+        if count > MOST:
+            raise ConfigError(
+                f"{name}={count}: more than {MOST}, the most that positions and slots can name"
+            )
 
 
 def _refuse_device(device: Device, utilization: float) -> None:

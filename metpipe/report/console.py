@@ -14,7 +14,9 @@ from rich.text import Text
 from metpipe.counted import counted
 from metpipe.report import boot_tables, diff_tables, memory_tables
 from metpipe.report.diff_section import DiffSection, Overhead
+from metpipe.report.memory_answers import counted
 from metpipe.report.schema import Executed, Planned, Report
+from metpipe.report.shown import COMPACT, Shown
 from metpipe.report.shown_case import shown_cases
 from metpipe.report.units import ratio, size
 
@@ -30,13 +32,15 @@ VERDICT_STYLES = {
 }
 
 
-def show(report: Report, console: Console, path: Path | None = None) -> None:
-    """Print the whole report; `path` is where its data was written."""
+def show(
+    report: Report, console: Console, path: Path | None = None, shown: Shown = COMPACT
+) -> None:
+    """Print the report; `path` is where its data was written, whatever of it is shown."""
     console.print()
     console.print(_header(report))
     for part in (
         *diff_tables.parts(report),
-        *memory_tables.parts(report),
+        *memory_tables.parts(report, shown),
         *boot_tables.parts(report),
     ):
         console.print()
@@ -61,11 +65,12 @@ def _pointers(report: Report, path: Path | None) -> Table:
 
 
 def verdict(report: Report) -> Table:
-    """The verdict, and each of its reasons on a line of its own."""
+    """The verdict, each of its reasons on a line of its own, and last whose memory was counted."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style=VERDICT_STYLES[report.verdict], no_wrap=True)
     grid.add_column(overflow="fold")
-    first, *others = report.reasons or ("",)
+    whose = () if report.memory is None else (counted(report.memory),)
+    first, *others = (*report.reasons, *whose) or ("",)
     grid.add_row(report.verdict, Text(first))
     for reason in others:
         grid.add_row("", Text(reason))

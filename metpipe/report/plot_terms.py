@@ -117,9 +117,13 @@ def _small(found: Sequence[Stack]) -> list[str]:
 
 
 def _left_out(jobs: Sequence[JobRow], shown: Sequence[Panel]) -> list[str]:
-    drawn = sum(job is not None for panel in shown for job in panel.jobs)
-    more = len(jobs) - drawn
-    return [f"not drawn: {counted(more, 'job')}, beyond {MAX_PANELS} panels"] if more else []
+    drawn = {job.job for panel in shown for job in panel.jobs if job is not None}
+    rest = [job for job in jobs if job.job not in drawn]
+    planned = sum(job.memory is not None for job in rest)
+    said = [f"{counted(len(rest) - planned, 'job')} without a plan"] if len(rest) > planned else []
+    if planned:
+        said.append(f"{counted(planned, 'job')} beyond the first {MAX_PANELS} panels")
+    return [f"not drawn: {' and '.join(said)}"] if said else []
 
 
 def _legend(found: Sequence[Stack], plans: Sequence[MemoryRow], top: float) -> Iterator[Artist]:

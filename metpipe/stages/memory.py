@@ -49,9 +49,7 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
         facts={} if point.met is None else header(point),
         fixes=mended,
     )
-    section = memory_section(
-        record, live.run.workload.model_dump(), per_node=live.run.memory.per_node
-    )
+    section = memory_section(record, live.run.workload.model_dump())
     return {
         "memory": section.model_dump(mode="json", by_alias=True),
         "planned_for": planned_for(point.device, report.kernel_set).model_dump(mode="json"),
