@@ -16,8 +16,8 @@ from metpipe.circuit.formats import parse_format, weight_bytes
 from metpipe.circuit.instantiate import instantiate
 from metpipe.circuit.ir import BlockInstance, Circuit, Edge
 from metpipe.circuit.weights import weight_matrix
-from metpipe.counted import counted
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 
 __all__ = ["Ranks", "layers_of", "shard"]
 
@@ -103,7 +103,7 @@ def layers_of(circuit: Circuit, ranks: Ranks, stage: int) -> range:
     each, over = divmod(layers, stages)
     if not each:
         raise ConfigError(
-            f"{PIPELINE}={stages}: the model has {counted(layers, 'layer')}, and each stage "
+            f"{PIPELINE}={stages}: the model has {number_of(layers, 'layer')}, and each stage "
             f"needs one; set it to {layers} or less"
         )
     sizes = [each + (stages - 1 - over <= index < stages - 1) for index in range(stages)]

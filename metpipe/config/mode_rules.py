@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from metpipe.config.modes import KEYS_OF_MODES, MODE_OF_LIST, READS_PROMPTS, modes_of, reads_prompts
 from metpipe.config.problem import Problem, Rule
 from metpipe.config.run import Run
-from metpipe.counted import counted
+from metpipe.nouns import number_of
 
 __all__ = ["MODE_RULES", "unread"]
 
@@ -70,7 +70,7 @@ def _chunks(run: Run) -> Iterator[Problem]:
         yield Problem(
             "prefill_chunk",
             f"{too_wide[0]} splits nothing: the longest prompt of prefill has "
-            f"{counted(longest, 'token')}",
+            f"{number_of(longest, 'token')}",
         )
 
 
@@ -91,7 +91,7 @@ def _longest_prefill(run: Run) -> Iterator[Problem]:
     if longest > limit:
         yield Problem(
             "prefill",
-            f"a prompt of {counted(longest, 'token')} is longer than serve.max_seq_len={limit}; "
+            f"a prompt of {number_of(longest, 'token')} is longer than serve.max_seq_len={limit}; "
             "shorten it, or raise serve.max_seq_len",
         )
 

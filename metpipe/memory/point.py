@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metpipe.counted import counted
 from metpipe.errors import ConfigError
 from metpipe.memory.devices import Device
 from metpipe.memory.met.side import MetSide
 from metpipe.memory.parallel import Parallel
 from metpipe.memory.planned import Planned
 from metpipe.memory.serve import Serve
+from metpipe.nouns import number_of
 
 __all__ = ["WIDEST_AUTO", "Boot", "Point", "Workload", "refuse_impossible"]
 
@@ -113,7 +113,7 @@ def refuse_impossible(point: Point) -> None:
     if load.concurrency > point.num_slots:
         raise ConfigError(
             f"workload.concurrency={load.concurrency} is more than the "
-            f"{counted(point.num_slots, 'slot')}; lower it, or raise "
+            f"{number_of(point.num_slots, 'slot')}; lower it, or raise "
             "serve.max_batch_size (or slots, where it is given)"
         )
     if point.num_tokens > serve.max_seq_len:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from textwrap import wrap
 
-from metpipe.counted import counted
+from metpipe.nouns import number_of
 from metpipe.report.sweep_axes import CONCURRENCY, ISL, Axis, fixed
 from metpipe.report.sweep_record import JobRow
 
@@ -50,7 +50,7 @@ def _tables(jobs: Sequence[JobRow]) -> list[str]:
     found = [job.memory.expert_tables for job in jobs if job.memory and job.memory.expert_tables]
     decided = Counter(found)
     if len(decided) > 1:
-        each = [f"{counted(number, 'job')} {what}" for what, number in decided.items()]
+        each = [f"{number_of(number, 'job')} {what}" for what, number in decided.items()]
         return [f"expert tables: {'; '.join(each)}"]
     return [f"expert tables: {what}" for what in decided]
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from metpipe.config import Run
-from metpipe.counted import counted
 from metpipe.engine.weights import weight_shapes
+from metpipe.nouns import number_of
 from metpipe.stages.live import Live
 from metpipe.stages.modes.case import Case
 
@@ -79,7 +79,7 @@ def _split_prefills(live: Live) -> Iterator[str]:
         cases = "; ".join(case.full_name for case in split)
         yield (
             f"serve.max_prefill_tokens={limit}: prompts longer than that are prefilled in passes "
-            f"of {counted(limit, 'token')}: {cases}"
+            f"of {number_of(limit, 'token')}: {cases}"
         )
 
 

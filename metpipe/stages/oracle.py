@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from metpipe.counted import counted
 from metpipe.diff.logits_file import LogitsFile, Rows
 from metpipe.engine.torch_threads import all_cores, torch_threads
+from metpipe.nouns import number_of
 from metpipe.oracle import (
     Judgement,
     OutsideModel,
@@ -141,14 +141,14 @@ def _sentences(rows: tuple[OracleRow, ...], prompts: int, given: tuple[str, ...]
     if not rows:
         yield (
             "nothing was compared: the reference kept logits of none of "
-            f"{counted(prompts, 'prompt')}; raise keep_logits"
+            f"{number_of(prompts, 'prompt')}; raise keep_logits"
         )
         return
     wrong = [(index, row) for index, row in enumerate(rows) if not row.passed]
     yield from (f"prompt {index}: {_fault(row)}" for index, row in wrong)
     if not wrong:
         positions = sum(row.positions for row in rows)
-        yield f"the reference is within the tolerance at all of {counted(positions, 'position')}"
+        yield f"the reference is within the tolerance at all of {number_of(positions, 'position')}"
     yield (
         f"tolerated: {MAX_FACTOR:g} x the largest and {RMS_FACTOR:g} x the rms difference of "
         "transformers' own bf16 forward from its fp32 forward (in both the weights are rounded to "

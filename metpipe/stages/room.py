@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from metpipe.circuit import Circuit
-from metpipe.counted import counted
 from metpipe.engine.checkpoints import Checkpoint, free_on, gib, machine_memory, place_of
 from metpipe.engine.gpu import find_gpu
 from metpipe.engine.kernel_sets import KernelSets
@@ -14,6 +13,7 @@ from metpipe.engine.opening import check_room, needed_bytes
 from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.serve_flags import ExecutedServe
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 from metpipe.stages.live import Live
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.needs import one_sequence, sizes_for
@@ -72,7 +72,7 @@ class Room:
         """
         asked = _Asked(
             key,
-            f"a prompt of {counted(tokens, 'token')}",
+            f"a prompt of {number_of(tokens, 'token')}",
             "token",
             tokens,
             lambda number: one_sequence(number, self.serve),
@@ -89,7 +89,7 @@ class Room:
         if slots is not None and not self._fits(whole):
             wanted = _Asked(
                 "slots",
-                counted(slots, "state slot"),
+                number_of(slots, "state slot"),
                 "slot",
                 slots,
                 lambda number: sizes_for(cases, self.serve, number),
@@ -133,7 +133,7 @@ class Room:
             return
         raise ConfigError(
             f"{asked.key}: {asked.what} and the weights need {gib(self._bytes(whole))}, and "
-            f"{gib(self.num_bytes)} {self.said}; about {counted(fitting, asked.noun)} would fit"
+            f"{gib(self.num_bytes)} {self.said}; about {number_of(fitting, asked.noun)} would fit"
         )
 
     def _most(self, asked: _Asked) -> int:

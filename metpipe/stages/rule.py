@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from metpipe.circuit import Circuit, node_weight_shapes
-from metpipe.counted import counted
 from metpipe.engine.kernel_sets import KernelSets
 from metpipe.engine.microtest import (
     AWKWARD,
@@ -22,6 +21,7 @@ from metpipe.engine.microtest import (
     time_both,
 )
 from metpipe.engine.opening import circuit_of
+from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
 from metpipe.report.diff_section import RuleSection
 from metpipe.stages.live import live_of
@@ -179,7 +179,7 @@ def _extent(cases: Cases, places: tuple[Place, ...]) -> str:
     modes = list(dict.fromkeys(mode for place in places for mode in place.modes))
     circuits = {place.circuit_name for place in places}
     return (
-        f"{counted(cases.num_cases, 'case')} ({counted(cases.trials, 'trial')}, "
+        f"{number_of(cases.num_cases, 'case')} ({number_of(cases.trials, 'trial')}, "
         f"{cases.exercised_trials} of them with "
-        f"numbers in every output; {counted(len(circuits), 'circuit')}, modes {', '.join(modes)})"
+        f"numbers in every output; {number_of(len(circuits), 'circuit')}, modes {', '.join(modes)})"
     )

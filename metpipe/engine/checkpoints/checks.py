@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metpipe.counted import counted
 from metpipe.engine.checkpoints.protocol import Checkpoint, Shape
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 
 __all__ = ["check_tensors"]
 
@@ -33,7 +33,7 @@ def check_tensors(checkpoint: Checkpoint, shapes: Mapping[str, Shape]) -> list[s
     ]
     if faults:
         more = (
-            f" (and {counted(len(faults) - 1, 'tensor')} more that don't fit)"
+            f" (and {number_of(len(faults) - 1, 'tensor')} more that don't fit)"
             if len(faults) > 1
             else ""
         )

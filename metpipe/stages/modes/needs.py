@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from metpipe.circuit import RuleSet, padded_rows
-from metpipe.counted import counted
 from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.serve_flags import ExecutedServe
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 from metpipe.stages.modes.case import Case
 
 __all__ = ["check_fits", "check_passes", "check_rows", "check_widths", "one_sequence", "sizes_for"]
@@ -65,7 +65,7 @@ def check_widths(widths: Mapping[str, Sequence[int]], rules: RuleSet) -> None:
             raise ConfigError(
                 f"{key}: {max(found):,} sequences are {max(found) * rows:,} rows or more a step, "
                 f"and the kernel set's rules take at most {most * rows:,}: up to "
-                f"{counted(most, 'sequence')}"
+                f"{number_of(most, 'sequence')}"
             )
 
 
@@ -102,7 +102,7 @@ def check_passes(cases: Sequence[Case], max_prefill_tokens: int) -> None:
     if passes > max_prefill_tokens:
         raise ConfigError(
             f"serve.max_prefill_tokens={max_prefill_tokens}: {case.full_name} prefills "
-            f"{counted(passes, 'token')} in one pass; raise it to {passes}"
+            f"{number_of(passes, 'token')} in one pass; raise it to {passes}"
         )
 
 
@@ -127,10 +127,11 @@ def check_fits(cases: Sequence[Case], max_seq_len: int, slots: int | None) -> No
             f"its {longest.steps} steps; raise it to {tokens}, or lower steps or lengths"
         )
     widest = max(cases, key=_slots)
-    if slots is not None and _slots(widest) > slots:
+    needed = _slots(widest)
+    if slots is not None and needed > slots:
         raise ConfigError(
-            f"slots={slots}: {widest.full_name} needs {counted(_slots(widest), 'state slot')}; set "
-            f"slots={_slots(widest)} or leave slots out; {_fitting(widest, slots)}"
+            f"slots={slots}: {widest.full_name} needs {number_of(needed, 'state slot')}; set "
+            f"slots={needed} or leave slots out; {_fitting(widest, slots)}"
         )
 
 
@@ -138,8 +139,8 @@ def _fitting(case: Case, slots: int) -> str:
     """What this pool would hold."""
     held = slots - (_slots(case) - case.num_sequences)
     verb = "holds" if slots == 1 else "hold"
-    what = "no such case at all" if held < 1 else counted(held, "sequence")
-    return f"{counted(slots, 'slot')} {verb} {what}"
+    what = "no such case at all" if held < 1 else number_of(held, "sequence")
+    return f"{number_of(slots, 'slot')} {verb} {what}"
 
 
 def _slots(case: Case) -> int:
