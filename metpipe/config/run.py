@@ -35,6 +35,9 @@ class Model(Frozen):
         default=None, description="the content of a config.json; weights are made from `seed`"
     )
     package: Package | None = Field(default=None, description="a package that carries it")
+    note: str | None = Field(
+        default=None, description="what of these facts is not known; a plan shows it"
+    )
     weights: Literal["random", "successor"] = Field(
         default="random",
         description="how weights are made for `config`; successor: a draft head is often right",
@@ -49,8 +52,8 @@ class Model(Frozen):
         if data.get("config") is None and data.get("package") is None:
             return data
         name = Path(data["checkpoint"]).name
-        replaced = {"checkpoint_id": None, "config": None, "package": None, "weights": "random"}
-        return data | {"name": name} | replaced
+        replaced = dict.fromkeys(("checkpoint_id", "config", "package", "note"))
+        return data | {"name": name, "weights": "random"} | replaced
 
 
 class Hardware(Frozen):

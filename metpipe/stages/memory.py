@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from metpipe.engine.runners import LEGACY_FAMILIES
@@ -44,7 +44,7 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
     record = to_record(
         report,
         tuple(answers),
-        notes=_notes(live),
+        notes=tuple(_notes(live)),
         shares=node_shares(rank_point(point, report), report),
         facts={} if point.met is None else header(point),
         fixes=mended,
@@ -56,14 +56,15 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
     }
 
 
-def _notes(live: Live) -> tuple[str, ...]:
+def _notes(live: Live) -> Iterator[str]:
+    if (note := live.run.model.note) is not None:
+        yield note
     arch = live.circuit().arch
-    if arch in LEGACY_FAMILIES or live.run.memory.accounting != "metpipe":
-        return ()
-    return (
-        f"the family {arch} is planned but not executed by this version: no allocation has "
-        "confirmed these terms",
-    )
+    if arch not in LEGACY_FAMILIES and live.run.memory.accounting == "metpipe":
+        yield (
+            f"the family {arch} is planned but not executed by this version: no allocation has "
+            "confirmed these terms"
+        )
 
 
 def point_of(live: Live) -> Point:
