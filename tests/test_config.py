@@ -346,6 +346,7 @@ def test_the_keys_are_a_deliberate_list():
             "state_check",
             "memory",
             "ledger",
+            "report",
         ]
     )
     assert set(KEYS_OF_MODES) <= set(Run.model_fields)

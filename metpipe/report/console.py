@@ -11,9 +11,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from metpipe.nouns import number_of
 from metpipe.report import boot_tables, diff_tables, memory_tables
 from metpipe.report.diff_section import DiffSection, Overhead
+from metpipe.report.memory_answers import counted
 from metpipe.report.schema import Executed, Planned, Report
+from metpipe.report.shown import COMPACT, Shown
 from metpipe.report.shown_case import shown_cases
 from metpipe.report.units import ratio, size
 
@@ -29,13 +32,15 @@ VERDICT_STYLES = {
 }
 
 
-def show(report: Report, console: Console, path: Path | None = None) -> None:
-    """Print the whole report; `path` is where its data was written."""
+def show(
+    report: Report, console: Console, path: Path | None = None, shown: Shown = COMPACT
+) -> None:
+    """Print the report; `path` is where its data was written, whatever of it is shown."""
     console.print()
     console.print(_header(report))
     for part in (
         *diff_tables.parts(report),
-        *memory_tables.parts(report),
+        *memory_tables.parts(report, shown),
         *boot_tables.parts(report),
     ):
         console.print()
@@ -60,11 +65,12 @@ def _pointers(report: Report, path: Path | None) -> Table:
 
 
 def verdict(report: Report) -> Table:
-    """The verdict, and each of its reasons on a line of its own."""
+    """The verdict, each of its reasons on a line of its own, and last whose memory was counted."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style=VERDICT_STYLES[report.verdict], no_wrap=True)
     grid.add_column(overflow="fold")
-    first, *others = report.reasons or ("",)
+    whose = () if report.memory is None else (counted(report.memory),)
+    first, *others = (*report.reasons, *whose) or ("",)
     grid.add_row(report.verdict, Text(first))
     for reason in others:
         grid.add_row("", Text(reason))
@@ -85,7 +91,7 @@ def covered(report: Report) -> str:
     if report.boot is not None:
         parts.append(f"boot {'disagrees' if report.boot.misses else 'agrees'}")
     if report.rule is not None:
-        parts.append(f"rule {report.rule.id} over {len(report.rule.cases)} cases")
+        parts.append(f"rule {report.rule.id} over {number_of(len(report.rule.cases), 'case')}")
     return "; ".join(parts)
 
 
@@ -103,9 +109,9 @@ def _judged(diff: DiffSection) -> str:
     if over and set(of_modes) != {"single"}:
         counts = ", ".join(f"{number} {mode}" for mode, number in of_modes.items())
         of = f"of {next(iter(of_modes))}" if len(of_modes) == 1 else f"({counts})"
-        over[0] += f" in {len(cases)} {'case' if len(cases) == 1 else 'cases'} {of}"
+        over[0] += f" in {number_of(len(cases), 'case')} {of}"
     if promised:
-        over.append(f"{len(promised)} promised pairs of ways")
+        over.append(f"{number_of(len(promised), 'promised pair')} of ways")
     return f"{_and(names) or 'no forward'} judged over {' and '.join(over)}, byte for byte"
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from metpipe.report.memory_section import MemorySection, Query, Value
 from metpipe.report.units import count, plain_table, size
 
-__all__ = ["between", "fixes", "queries", "ranks", "span"]
+__all__ = ["between", "counted", "fixes", "queries", "ranks", "span"]
 
 WHAT = {
     "max_concurrency": "sequences at once",
@@ -28,9 +28,24 @@ LIMITS = dict.fromkeys(("max_slots", "max_snapshot_slots", "max_verify"), "the m
 """What an answer at the end of its range means."""
 
 
-def queries(memory: MemorySection) -> Iterator[str]:
-    """A line each; what was not asked says why."""
+def counted(memory: MemorySection) -> str:
+    """Whose engine the bill is of, and which of its terms nobody calibrated."""
+    said = f"memory as {memory.header.accounting}'s engine allocates"
+    unproven = [
+        term.id if term.low == term.high else f"{term.id} (a range)"
+        for term in memory.terms
+        if term.status == "uncalibrated" and term.high
+    ]
+    if not unproven:
+        return said
+    return f"{said}; uncalibrated on {memory.header.device}: {', '.join(unproven)}"
+
+
+def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:
+    """A line each; `unasked`: also for what was not asked, with the reason."""
     for name, query in memory.inverse.items():
+        if query.why and not unasked:
+            continue
         yield _query(name, query, memory)
         if query.exceptions:
             yield (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -101,14 +102,21 @@ def _row(folder: Path, asked: tuple[str, ...], *, interrupted: bool) -> JobRow:
             )
         elif started == "started":
             ended = ended._replace(error="the job never started")
+    report, error = None, ended.error
+    if (folder / REPORT).is_file():
+        try:
+            report = Report.read(folder)
+        except ValidationError as wrong:  # edited, or of another version
+            first = wrong.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            error = f"{folder / REPORT} can't be read: {where}: {first['msg']}"
     facts = {
         "job": folder.name,
         "overrides": ended.overrides or asked,
         "status": ended.status.name,
         "exit": int(ended.status),
-        "error": ended.error,
+        "error": error,
     }
-    report = Report.read(folder) if (folder / REPORT).is_file() else None
     return JobRow.model_validate(facts | ({} if report is None else _of_report(report)))
 
 

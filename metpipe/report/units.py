@@ -74,8 +74,11 @@ def indented(text: str, style: str = "") -> Padding:
     return Padding(Text(text, style=style), (0, 0, 0, 2))
 
 
-def plain_table(title: str, first: str, *others: str) -> Table:
-    """A table without lines: a column of names, then columns of numbers."""
+def plain_table(title: str | None, first: str, *others: str) -> Table:
+    """A table without lines: a column of names, then columns of numbers.
+
+    A title folds at the table's width; one that must not fold stands before the table instead.
+    """
     table = Table(
         title=title,
         title_justify="left",

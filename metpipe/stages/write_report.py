@@ -17,6 +17,7 @@ from metpipe.report.boot_section import BootSection
 from metpipe.report.diff_section import OracleSection, RuleSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
 from metpipe.report.schema import Checkpoint, Planned, Provenance, Report, StageRow
+from metpipe.report.shown import Shown
 from metpipe.snapshot import SNAPSHOT
 from metpipe.stages.devices import executed_on
 from metpipe.stages.diff_report import diff_section
@@ -61,7 +62,8 @@ def write_report(
         provenance=_provenance(live, results, out_dir),
     )
     path = report.write(out_dir)
-    console_report.show(report, console, path)
+    wanted = live.run.report
+    console_report.show(report, console, path, Shown(wanted.detail, wanted.per_node))
     return outcome
 
 

@@ -46,12 +46,20 @@ def test_two_numbers_make_a_grid_of_the_room_that_is_left():
     assert lines[at + 4].split() == ["16", "58.97", "44.97", "-3.03?"]
 
 
-def test_a_job_without_a_plan_has_its_status_in_the_grid_and_its_reason_in_the_table():
+def test_a_job_without_a_plan_has_its_status_in_the_grid_and_its_reason_below_the_table():
     jobs = [*grid()[:8], refused(8, "workload.concurrency=16", "workload.isl=32768")]
     lines = shown(jobs)
     assert lines[-1].split()[-1] == "USAGE"
-    (row,) = [text for text in lines if text.startswith("8 ")]
-    assert row.endswith("slots: too few")
+    assert "  #8: slots: too few" in lines
+
+
+def test_jobs_with_one_reason_share_a_line_and_there_are_not_too_many_of_them():
+    jobs = [refused(i, f"slots={i}") for i in range(20)]
+    (line,) = [text for text in shown(jobs) if "too few" in text]
+    assert line == "  #0 #1 #2 #3 #4 #5 #6 #7 and 12 more: slots: too few"
+    jobs = [job(i, f"slots={i}", status="DIED", exit=3, error=f"bug {i}") for i in range(20)]
+    assert sum("bug" in text for text in shown(jobs)) == 8
+    assert "  12 more reasons in sweep.json" in shown(jobs)
 
 
 def test_along_one_axis_there_is_no_grid_and_a_wide_sweep_fits_the_terminal():
