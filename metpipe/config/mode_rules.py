@@ -137,7 +137,7 @@ def _drafts_of_the_serve(run: Run) -> Iterator[Problem]:
             yield Problem(
                 key,
                 f"K={widest} verifies {number_of(widest - 1, 'draft')}, but serve.num_drafts="
-                f"{drafts} makes {drafts} a step; raise it to {widest - 1}, lower K, or leave it out",
+                f"{drafts} makes {drafts} a step; raise it, lower K, or leave it out",
             )
 
 

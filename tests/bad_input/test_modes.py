@@ -25,10 +25,10 @@ from tests.bad_input.lines import has
         ),
         (
             ["verify=[2,4]", "serve.num_drafts=1"],
-            ["verify: K=4 verifies 3 drafts, but serve.num_drafts=1", "raise it to 3"],
+            ["verify: K=4 verifies 3 drafts, but serve.num_drafts=1", "raise it, lower K"],
         ),
         (
-            ["verify_batch=2", "verify_batch_ks=3", "serve.num_drafts=1"],
+            ["verify_batch_ks=3", "verify_batch=2", "serve.num_drafts=1"],
             ["verify_batch_ks: K=3 verifies 2 drafts, but serve.num_drafts=1"],
         ),
         (["verify_batch=2"], ["verify_batch: needs verify_batch_ks beside it"]),

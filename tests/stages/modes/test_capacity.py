@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metpipe.config.rules import MAX_WIDTH
+from metpipe.config.mode_rules import MAX_WIDTH
 from metpipe.stages.modes.capacity import Capacity
 
 THREE = Capacity(num_drafts=3)
