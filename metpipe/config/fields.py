@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
@@ -26,15 +27,27 @@ def one_or_many(value: object) -> object:
     return value if value is None else (value,)
 
 
+def no_repeats(value: tuple[int, ...]) -> tuple[int, ...]:
+    """What stands in a list twice would be run and counted twice."""
+    for number, times in Counter(value).items():
+        if times > 1:
+            raise ValueError(f"holds {number} more than once; name each number once")
+    return value
+
+
 Number: TypeAlias = Annotated[int, Strict()]
 """A whole number; `true`, 4.0 and '4' are refused, since each is a slip of the hand."""
 Natural: TypeAlias = Annotated[Number, Field(ge=0)]
 Count: TypeAlias = Annotated[Number, Field(ge=1)]
-Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(one_or_many)]
-"""A list of counts, or one count."""
+Counts: TypeAlias = Annotated[
+    tuple[Count, ...], BeforeValidator(one_or_many), AfterValidator(no_repeats)
+]
+"""A list of different counts, or one count."""
 Width: TypeAlias = Annotated[Number, Field(ge=2)]
-Widths: TypeAlias = Annotated[tuple[Width, ...], BeforeValidator(one_or_many)]
-"""A list of widths (at least two rows each), or one."""
+Widths: TypeAlias = Annotated[
+    tuple[Width, ...], BeforeValidator(one_or_many), AfterValidator(no_repeats)
+]
+"""A list of different widths (at least two rows each), or one."""
 
 
 STEPS = re.compile(r"(\d+)\.\.(\d+)(?:/(\d+))?")

@@ -10,6 +10,7 @@ from metpipe.memory.met.side import MetSide
 from metpipe.memory.parallel import Parallel
 from metpipe.memory.planned import Planned
 from metpipe.memory.serve import Serve
+from metpipe.nouns import number_of
 
 __all__ = ["WIDEST_AUTO", "Boot", "Point", "Workload", "refuse_impossible"]
 
@@ -111,8 +112,9 @@ def refuse_impossible(point: Point) -> None:
     load, serve = point.workload, point.serve
     if load.concurrency > point.num_slots:
         raise ConfigError(
-            f"workload.concurrency={load.concurrency} is more than the {point.num_slots} slots; "
-            "lower it, or raise serve.max_batch_size (or slots, where it is given)"
+            f"workload.concurrency={load.concurrency} is more than the "
+            f"{number_of(point.num_slots, 'slot')}; lower it, or raise "
+            "serve.max_batch_size (or slots, where it is given)"
         )
     if point.num_tokens > serve.max_seq_len:
         raise ConfigError(

@@ -11,6 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from metpipe.nouns import number_of
 from metpipe.report import boot_tables, diff_tables, grid_tables, memory_tables
 from metpipe.report.diff_section import DiffSection, Overhead
 from metpipe.report.memory_answers import counted
@@ -100,7 +101,7 @@ def covered(report: Report) -> str:
     if report.boot is not None:
         parts.append(f"boot {'disagrees' if report.boot.misses else 'agrees'}")
     if report.rule is not None:
-        parts.append(f"rule {report.rule.id} over {len(report.rule.cases)} cases")
+        parts.append(f"rule {report.rule.id} over {number_of(len(report.rule.cases), 'case')}")
     return "; ".join(parts)
 
 
@@ -118,9 +119,9 @@ def _judged(diff: DiffSection) -> str:
     if over and set(of_modes) != {"single"}:
         counts = ", ".join(f"{number} {mode}" for mode, number in of_modes.items())
         of = f"of {next(iter(of_modes))}" if len(of_modes) == 1 else f"({counts})"
-        over[0] += f" in {len(cases)} {'case' if len(cases) == 1 else 'cases'} {of}"
+        over[0] += f" in {number_of(len(cases), 'case')} {of}"
     if promised:
-        over.append(f"{len(promised)} promised pairs of ways")
+        over.append(f"{number_of(len(promised), 'promised pair')} of ways")
     return f"{_and(names) or 'no forward'} judged over {' and '.join(over)}, byte for byte"
 
 

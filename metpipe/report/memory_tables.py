@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from metpipe.nouns import number_of
 from metpipe.report import memory_detail
 from metpipe.report.memory_answers import between, fixes, queries, ranks, span
 from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Term
@@ -92,7 +93,7 @@ def _answer(memory: MemorySection, shown: Shown) -> Iterator[Padding]:
     if (pool := memory.pool) is not None:
         yield indented(
             f"the budget leaves {between(pool.blocks_low, pool.blocks_high)} blocks of "
-            f"{pool.block_size} tokens ({size(pool.block_bytes)} each); "
+            f"{number_of(pool.block_size, 'token')} ({size(pool.block_bytes)} each); "
             f"this workload needs {count(pool.blocks_needed)}"
         )
     yield from map(indented, _asides(memory))

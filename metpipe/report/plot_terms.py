@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from metpipe.nouns import number_of
 from metpipe.report import plot_style as style
 from metpipe.report.plot_bars import Frame, draw_panel
 from metpipe.report.plot_words import headline, subtitle, value_label
@@ -119,9 +120,11 @@ def _left_out(jobs: Sequence[JobRow], shown: Sequence[Panel]) -> list[str]:
     drawn = {job.job for panel in shown for job in panel.jobs if job is not None}
     rest = [job for job in jobs if job.job not in drawn]
     planned = sum(job.memory is not None for job in rest)
-    said = [f"{len(rest) - planned} jobs without a plan"] if len(rest) > planned else []
+    said = (
+        [f"{number_of(len(rest) - planned, 'job')} without a plan"] if len(rest) > planned else []
+    )
     if planned:
-        said.append(f"{planned} jobs beyond the first {MAX_PANELS} panels")
+        said.append(f"{number_of(planned, 'job')} beyond the first {MAX_PANELS} panels")
     return [f"not drawn: {' and '.join(said)}"] if said else []
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metpipe.memory.report import Status
+from metpipe.nouns import number_of
 from metpipe.report.console import VERDICT_STYLES
 from metpipe.report.memory_tables import ANSWER_STYLES
 from metpipe.report.sweep_axes import Axis, axes, fixed, typed
@@ -41,7 +42,7 @@ def parts(sweep: SweepRecord) -> Iterator[RenderableType]:
 
 def table(jobs: Sequence[JobRow], swept: Sequence[Axis]) -> Table:
     """What varies between the jobs, then what came of each."""
-    shown = plain_table(f"Sweep of {len(jobs)} jobs", "job")
+    shown = plain_table(f"Sweep of {number_of(len(jobs), 'job')}", "job")
     for axis, name in zip(swept, _short([axis.key for axis in swept]), strict=True):
         shown.add_column(name, no_wrap=True, justify="right" if axis.numeric else "left")
     shown.add_column("status", no_wrap=True)

@@ -157,7 +157,7 @@ def test_prompts_past_keep_logits_are_counted_out(tmp_path, folders):
     section = run.oracle()
     assert section.passed
     assert [row.tokens for row in section.prompts] == [5]
-    assert "2 of 3 prompts were past keep_logits" in section.sentence
+    assert "past keep_logits, so not compared: 2 of 3 prompts" in section.sentence
 
 
 def test_comparing_nothing_does_not_pass(tmp_path, folders):

@@ -136,7 +136,7 @@ def test_the_last_line_names_whose_engine_was_counted_and_what_is_not_calibrated
 def test_a_rule_alone_shows_its_cases_and_both_sides():
     lines = shown(examples.rule_report(equal=False))
     assert line_with(lines, "huge and tiny").split()[-4:] == ["7", "118", "0.0156", "1"]
-    assert "2 -> 1 launches, 0.0180 -> 0.0110 ms (1.64x)" in line_with(lines, "chain -> rule")
+    assert "launches 2 -> 1, 0.0180 -> 0.0110 ms (1.64x)" in line_with(lines, "chain -> rule")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
