@@ -29,16 +29,13 @@ LIMITS = dict.fromkeys(("max_slots", "max_snapshot_slots", "max_verify"), "the m
 
 
 def counted(memory: MemorySection) -> str:
-    """Whose engine the bill is of, and which of its terms nobody calibrated."""
-    said = f"memory as {memory.header.accounting}'s engine allocates"
-    unproven = [
-        term.id if term.low == term.high else f"{term.id} (a range)"
-        for term in memory.terms
-        if term.status == "uncalibrated" and term.high
-    ]
-    if not unproven:
+    """Whose engine the bill is of, and whether anybody calibrated it on the device."""
+    said, totals = f"{memory.header.accounting}'s engine counted", memory.totals
+    if not any(term.status == "uncalibrated" and term.high for term in memory.terms):
         return said
-    return f"{said}; uncalibrated on {memory.header.device}: {', '.join(unproven)}"
+    spread = totals.high - totals.low
+    wide = f", a range of {size(spread)}" if spread else ""
+    return f"{said}; uncalibrated on {memory.header.device}{wide}"
 
 
 def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:
