@@ -44,7 +44,7 @@ def show(
     `picture` says where one was drawn, or why none was.
     """
     console.print()
-    console.print(_header(report))
+    console.print(_header(report, shown))
     for part in (
         *diff_tables.parts(report),
         *memory_tables.parts(report, shown),
@@ -136,12 +136,14 @@ def _overhead(cost: Overhead) -> str:
     return f"diff {ratio(cost.total_seconds, cost.forward_seconds)} the sum of its forwards {times}"
 
 
-def _header(report: Report) -> Table:
+def _header(report: Report, shown: Shown) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     origin = report.provenance
     grid.add_row("run", f"{origin.id}  {report.model}")
+    if shown.behind:
+        grid.add_row("set", " ".join(origin.overrides) or "nothing: all defaults")
     if (checkpoint := origin.checkpoint) is not None:
         digest = "" if checkpoint.digest is None else f", sha256 {checkpoint.digest[:12]}"
         grid.add_row("checkpoint", f"{checkpoint.source} ({checkpoint.reader}{digest})")

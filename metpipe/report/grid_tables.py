@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from metpipe.memory.report import Answer
+from metpipe.nouns import number_of
 from metpipe.report.grid_section import GridSection, Reach
 from metpipe.report.memory_answers import between
 from metpipe.report.schema import Report
-from metpipe.report.units import count, indented, plain_table
+from metpipe.report.units import count, indented, plain_table, titled
 
 __all__ = ["parts"]
 
@@ -31,13 +31,8 @@ def parts(report: Report) -> Iterator[RenderableType]:
     if grid is None:
         return
     seconds = next((stage.seconds for stage in report.stages if stage.name == "grid"), None)
-    yield Group(_title(grid), reach(grid), *map(indented, lines(grid, seconds)))
-
-
-def _title(grid: GridSection) -> Text:
-    return Text(
-        f"Grid on {grid.device}: the longest of {len(grid.isl)} prompts that fits", style="bold"
-    )
+    title = f"Grid on {grid.device}: the longest of {number_of(len(grid.isl), 'prompt')} that fits"
+    yield Group(titled(title, reach(grid)), *map(indented, lines(grid, seconds)))
 
 
 def reach(grid: GridSection) -> Table:
@@ -62,7 +57,7 @@ def lines(grid: GridSection, seconds: float | None) -> Iterator[str]:
         said.append(f"{count(found[None])} beyond what the serve takes")
     total = len(grid.headroom_low)
     took = "" if seconds is None else f", in {seconds:.1f} s"
-    yield f"{count(total)} loads{took}: {', '.join(said)}"
+    yield f"{number_of(total, 'load')}{took}: {', '.join(said)}"
 
 
 def spread(values: Sequence[int], most: int) -> list[int]:
