@@ -81,7 +81,7 @@ def test_more_bytes_than_there_are_addresses(refused, asked):
         (["serve.high_speed_swap=true"], ["has no term for it", "nothing says by how much"]),
         (["serve.tensor_parallel_size=2"], ["plans one device", "memory.accounting=metpipe"]),
         (["memory.met_version=9"], ["no such version; there are 1, 2, 3"]),
-        (["hardware=mi300x"], ["how met's decode splits the keys on cdna3 is not known"]),
+        (["hardware=mi300x"], ["has no kernels for the class cdna3", "or B300"]),
         (["hardware=auto"], ["met's engine runs on GPUs", "such as gb10"]),
         (["model=qwen3_8b", "serve.lm_head_dtype=fp8"], ["the checkpoint's head is bf16"]),
     ],

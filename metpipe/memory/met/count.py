@@ -112,8 +112,9 @@ def arena_sizes(point: Point) -> ArenaSizes:
         )
     if device.split_k is None:
         raise ConfigError(
-            f"hardware={device.id}: how met's decode splits the keys on {device.device_class} is "
-            "not known; choose hardware=ID of another class, such as gb10"
+            f"hardware={device.id}: met's engine has no kernels for the class "
+            f"{device.device_class}, so nothing says how it would size its decode; choose "
+            "hardware=ID of gb10, Hopper, B200 or B300"
         )
     return ArenaSizes(
         tokens=counts_at(point).max_batch_tokens,
