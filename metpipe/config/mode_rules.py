@@ -122,9 +122,23 @@ def _companions(run: Run) -> Iterator[Problem]:
     }
     for key, others in needs.items():
         given = any(getattr(run, other) is not None for other in others)
+        given = given or (key, run.diff.mode) == ("mtp", "swap")
         asked = getattr(run, key) or (key == "ragged" and run.ragged is False)
         if asked and not given and run.diff.mode != "all":
             yield Problem(key, f"needs {' or '.join(others)} beside it")
+
+
+def _drafts_of_the_serve(run: Run) -> Iterator[Problem]:
+    """A serve never verifies more rows than its drafts and the committed token."""
+    drafts = run.serve.num_drafts
+    for key in ("verify", "verify_batch_ks"):
+        widest = max(getattr(run, key) or (0,))
+        if drafts is not None and widest > drafts + 1:
+            yield Problem(
+                key,
+                f"K={widest} verifies {number_of(widest - 1, 'draft')}, but serve.num_drafts="
+                f"{drafts} makes {drafts} a step; raise it, lower K, or leave it out",
+            )
 
 
 def _prompts(run: Run) -> Iterator[Problem]:
@@ -186,6 +200,7 @@ MODE_RULES: tuple[Rule, ...] = (
     _swap,
     _lists_of_another_mode,
     _companions,
+    _drafts_of_the_serve,
     _prompts,
     _prompts_are_read,
 )

@@ -268,7 +268,9 @@ class Localized(Record):
     """Where a difference starts."""
 
     variant: str
-    prompt: int
+    mode: str
+    case: str = Field(description="prompt 0, width 8, K=3, ...")
+    prompt: int | None = Field(description="of plain decoding, which prompt")
     step: int | None
     layer: int | None
     node: str
@@ -298,6 +300,9 @@ class DiffSection(Record):
     launched: tuple[Launched, ...] = ()
     speculation: tuple[Speculation, ...] = ()
     invariance: tuple[InvarianceCell, ...] = ()
+    invariance_steps: int | None = Field(
+        default=None, description="decode steps of each leg of the table: `steps`, at most 8"
+    )
     overhead: Overhead | None = Field(default=None, description="null where a run was cached")
 
     @property

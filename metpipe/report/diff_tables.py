@@ -55,7 +55,7 @@ def _diff(diff: DiffSection) -> Iterator[RenderableType]:
     yield from case_tables(diff)
     if differing := list(_differing(cases)):
         yield Group(differences(differing), *_places(diff.localized))
-    yield from invariance(diff.invariance)
+    yield from invariance(diff.invariance, diff.invariance_steps)
     yield Group(Text("Controls", style="bold"), controls(diff))
 
 

@@ -20,7 +20,8 @@ from metpipe.stages.live import LEGACY, live_of
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.changes import Change, changes
 from metpipe.stages.modes.drive import drive
-from metpipe.stages.modes.recording import Recording, UnownedBytes, Watch
+from metpipe.stages.modes.recording import Recording, Watch
+from metpipe.stages.modes.unowned import UnownedBytes
 from metpipe.stages.modes.watch import Again, ByBytes, ByDigest, Keep
 from metpipe.stages.records import read_result, to_json
 from metpipe.stages.reference import logits_path, record_path, traces_of

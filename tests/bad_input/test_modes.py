@@ -23,6 +23,14 @@ from tests.bad_input.lines import has
             ["verify_batch_ks=[2,5]", "verify_batch=2"],
             ["verify_batch_ks: K=5 is beyond the 4 rows that a sequence of a batch may verify"],
         ),
+        (
+            ["verify=[2,4]", "serve.num_drafts=1"],
+            ["verify: K=4 verifies 3 drafts, but serve.num_drafts=1", "raise it, lower K"],
+        ),
+        (
+            ["verify_batch_ks=3", "verify_batch=2", "serve.num_drafts=1"],
+            ["verify_batch_ks: K=3 verifies 2 drafts, but serve.num_drafts=1"],
+        ),
         (["verify_batch=2"], ["verify_batch: needs verify_batch_ks beside it"]),
         (["verify_batch_ks=2"], ["verify_batch_ks: needs verify_batch beside it"]),
         (["prefill_chunk=4"], ["prefill_chunk: needs prefill beside it"]),

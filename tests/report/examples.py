@@ -360,6 +360,8 @@ def failing_report() -> Report:
             localized=(
                 Localized(
                     variant="circuit",
+                    mode="single",
+                    case="prompt 2",
                     prompt=2,
                     step=5,
                     layer=3,

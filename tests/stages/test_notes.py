@@ -95,11 +95,10 @@ def test_prompts_that_a_chunk_does_not_split_are_named():
 @pytest.mark.parametrize(
     ("overrides", "cases"),
     [
-        (("prefill=[16,17,300]",), "17 tokens; prefill, 300 tokens; prefill, 300 tokens restored"),
-        (("prefill=[16,17]", "prefill_chunk=16"), "prefill, 17 tokens"),
+        (("prefill=[16,300]",), "tokens: prefill, 300 tokens restored, 37 computed"),
         (("prompt_lengths=[9,40]", "prompts=2"), "prompt 1"),
     ],
-    ids=["whole", "a chunk is a pass", "plain decoding"],
+    ids=["restored", "plain decoding"],
 )
 def test_prompts_longer_than_a_pass_are_named(overrides, cases):
     said = noted("serve.max_prefill_tokens=16", *overrides)[-1]

@@ -177,6 +177,6 @@ def _steps(case: Case) -> Iterator[tuple[str, int]]:
     if count > 1:
         yield "multi_seq", padded_rows(count) if case.padded else count
     if case.widths:
-        yield "verify" if case.mode == "verify" else "verify_batch", sum(case.widths)
+        yield "verify" if count == 1 else "verify_batch", sum(case.widths)
     if case.num_drafts:
         yield "draft", padded_rows(count)
