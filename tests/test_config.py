@@ -336,6 +336,7 @@ def test_the_keys_are_a_deliberate_list():
             "capture_rows",
             "prompt_lookup",
             "workload",
+            "grid",
             "device",
             "kernels",
             "rule",

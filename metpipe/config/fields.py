@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Place", "Widths", "place"]
+__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Place", "Steps", "Widths", "place"]
 
 
 class Frozen(BaseModel):
@@ -47,6 +48,30 @@ Widths: TypeAlias = Annotated[
     tuple[Width, ...], BeforeValidator(one_or_many), AfterValidator(no_repeats)
 ]
 """A list of different widths (at least two rows each), or one."""
+
+
+STEPS = re.compile(r"(\d+)\.\.(\d+)(?:/(\d+))?")
+
+
+def steps(value: object) -> object:
+    """`1..100` and `1024..65536/1024` are every (so many) number from the first to the last."""
+    if not isinstance(value, str):
+        return one_or_many(value)
+    if (found := STEPS.fullmatch(value)) is None:
+        raise ValueError("must be a number, a list, FIRST..LAST or FIRST..LAST/STEP")
+    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    if step < 1 or last < first:
+        raise ValueError("must rise from FIRST to LAST by a STEP of at least 1")
+    return tuple(range(first, last + 1, step))
+
+
+def ascending(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Each value once, from the least."""
+    return tuple(sorted(set(values)))
+
+
+Steps: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(steps), AfterValidator(ascending)]
+"""Counts in order, given as a number, a list, `1..100` or `1024..65536/1024`."""
 
 
 def place(value: str) -> str:

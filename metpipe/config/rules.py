@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ __all__ = ["NO_GRAPHS", "WHAT_IFS", "problems"]
 WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
 """Keys that size memory of speculation, which the metpipe accounting does not count."""
 NO_GRAPHS = "a CPU captures no launches; leave it at false, or run with device=cuda"
+MOST_LOADS = 1_000_000
+"""Loads of one grid: minutes of work, and tens of MB of report."""
 RESERVED = ("legacy", "legacy-repeat")
 """What reports call the reference and its repeats."""
 
@@ -135,6 +138,17 @@ def _files_exist(run: Run) -> Iterator[Problem]:
             yield Problem(key, f"there is no {kind} {path!r} (looked in {Path.cwd()})")
 
 
+def _grid(run: Run) -> Iterator[Problem]:
+    grid = run.grid
+    if not grid.is_asked:
+        return
+    if not run.pipeline.memory:
+        yield Problem("grid", f"plans memory, which pipeline={run.pipeline.name} leaves out")
+    loads = math.prod(len(axis or (1,)) for axis in (grid.isl, grid.osl, grid.concurrency))
+    if loads > MOST_LOADS:
+        yield Problem("grid", f"has {loads} loads, above {MOST_LOADS}; give it larger steps")
+
+
 RULES: tuple[Rule, ...] = (
     _model_has_a_source,
     _what_ifs,
@@ -146,4 +160,5 @@ RULES: tuple[Rule, ...] = (
     _variant_names,
     _rank,
     _files_exist,
+    _grid,
 )

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from metpipe.config.fields import Count, Counts, Frozen, Natural, Number, Place, Widths, place
+from metpipe.config.fields import (
+    Count,
+    Counts,
+    Frozen,
+    Natural,
+    Number,
+    Place,
+    Steps,
+    Widths,
+    place,
+)
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant, Without
 
@@ -101,6 +111,19 @@ class Workload(Frozen):
     isl: Count = Field(description="prompt tokens")
     osl: Count = Field(description="generated tokens")
     concurrency: Count = Field(description="sequences at once")
+
+
+class Grid(Frozen):
+    """Many loads at once: each combination; an axis that is null has the workload's value."""
+
+    isl: Steps | None = Field(description="prompt tokens: a list, FIRST..LAST or FIRST..LAST/STEP")
+    osl: Steps | None = Field(description="generated tokens")
+    concurrency: Steps | None = Field(description="sequences at once")
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether any axis is given."""
+        return any(axis is not None for axis in (self.isl, self.osl, self.concurrency))
 
 
 class Memory(Frozen):
@@ -199,6 +222,7 @@ class Run(Frozen):
     capture_rows: Natural = Field(description="what-if: hidden rows kept for the drafter's prefill")
     prompt_lookup: bool = Field(description="what-if: an n-gram index for prompt lookup")
     workload: Workload = Field(description="what memory is judged at")
+    grid: Grid = Field(description="many loads that memory is planned at, in one process")
 
     device: Literal["auto", "cpu", "cuda"] = Field(description="the machine that executes")
     kernels: Place | None = Field(description="a folder with your own rules and kernels")

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metpipe.nouns import number_of
-from metpipe.report import boot_tables, diff_tables, memory_tables
+from metpipe.report import boot_tables, diff_tables, grid_tables, memory_tables
 from metpipe.report.diff_section import DiffSection, Overhead
 from metpipe.report.memory_answers import counted
 from metpipe.report.schema import Executed, Planned, Report
@@ -33,25 +33,33 @@ VERDICT_STYLES = {
 
 
 def show(
-    report: Report, console: Console, path: Path | None = None, shown: Shown = COMPACT
+    report: Report,
+    console: Console,
+    path: Path | None = None,
+    shown: Shown = COMPACT,
+    picture: str = "",
 ) -> None:
-    """Print the report; `path` is where its data was written, whatever of it is shown."""
+    """Print the report; `path` is where its data was written, whatever of it is shown.
+
+    `picture` says where one was drawn, or why none was.
+    """
     console.print()
-    console.print(_header(report))
+    console.print(_header(report, shown))
     for part in (
         *diff_tables.parts(report),
         *memory_tables.parts(report, shown),
+        *grid_tables.parts(report),
         *boot_tables.parts(report),
     ):
         console.print()
         console.print(part)
     console.print()
     console.print(Rule(style="dim"))
-    console.print(_pointers(report, path))
+    console.print(_pointers(report, path, picture))
     console.print(verdict(report))
 
 
-def _pointers(report: Report, path: Path | None) -> Table:
+def _pointers(report: Report, path: Path | None, picture: str) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
@@ -61,6 +69,8 @@ def _pointers(report: Report, path: Path | None) -> Table:
         grid.add_row("overhead", _overhead(report.diff.overhead))
     if path is not None:
         grid.add_row("report", str(path))
+    if picture:
+        grid.add_row("picture", picture)
     return grid
 
 
@@ -126,12 +136,14 @@ def _overhead(cost: Overhead) -> str:
     return f"diff {ratio(cost.total_seconds, cost.forward_seconds)} the sum of its forwards {times}"
 
 
-def _header(report: Report) -> Table:
+def _header(report: Report, shown: Shown) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     origin = report.provenance
     grid.add_row("run", f"{origin.id}  {report.model}")
+    if shown.behind:
+        grid.add_row("set", " ".join(origin.overrides) or "nothing: all defaults")
     if (checkpoint := origin.checkpoint) is not None:
         digest = "" if checkpoint.digest is None else f", sha256 {checkpoint.digest[:12]}"
         grid.add_row("checkpoint", f"{checkpoint.source} ({checkpoint.reader}{digest})")

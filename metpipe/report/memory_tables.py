@@ -15,7 +15,7 @@ from metpipe.report.memory_answers import between, fixes, queries, ranks, span
 from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Term
 from metpipe.report.schema import Report
 from metpipe.report.shown import COMPACT, Shown
-from metpipe.report.units import count, indented, plain_table, size
+from metpipe.report.units import count, indented, plain_table, size, titled
 
 __all__ = ["parts"]
 
@@ -30,7 +30,8 @@ def parts(report: Report, shown: Shown = COMPACT) -> Iterator[RenderableType]:
             yield from memory_detail.parts(memory, per_node=shown.per_node)
         if memory.ranks:
             yield ranks(memory)
-        yield Group(_title(memory), bill(memory, sources=shown.behind), *_answer(memory, shown))
+        shown_bill = titled(_title(memory), bill(memory, sources=shown.behind))
+        yield Group(shown_bill, *_answer(memory, shown))
     if report.ledger is not None:
         yield Group(ledger(report.ledger), _agreement(report.ledger))
 
@@ -64,12 +65,11 @@ def _share(num_bytes: int, budget: int) -> str:
     return f"{100 * num_bytes / budget:,.1f} %" if budget > 0 else "-"
 
 
-def _title(memory: MemorySection) -> Text:
+def _title(memory: MemorySection) -> str:
     load = memory.workload
-    return Text(
+    return (
         f"Memory on {memory.header.device}: {load.isl} + {load.osl} tokens, "
-        f"{load.concurrency} at once{_ranks(memory)}",
-        style="bold",
+        f"{load.concurrency} at once{_ranks(memory)}"
     )
 
 

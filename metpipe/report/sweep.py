@@ -14,6 +14,7 @@ from metpipe.errors import Exit
 from metpipe.report import outcome, sweep_plot, sweep_table
 from metpipe.report.diff_section import DiffSection
 from metpipe.report.memory_section import MemorySection
+from metpipe.report.picture_file import can_draw
 from metpipe.report.schema import REPORT, Report
 from metpipe.report.shown_case import shown_cases
 from metpipe.report.sweep_record import (
@@ -58,7 +59,7 @@ def write(
 def _plot(sweep: SweepRecord, sweep_dir: Path, console: Console) -> None:
     if not sweep_plot.worth_drawing(sweep):
         return
-    if not sweep_plot.can_draw():
+    if not can_draw():
         how = f"pip install 'metpipe[plot]', then metpipe sweep={sweep_dir}"
         _line(console, "plot", f"none without matplotlib: {how}")
         return

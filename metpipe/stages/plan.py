@@ -10,6 +10,7 @@ from metpipe.pipeline import Stage
 from metpipe.stages.boot import run_boot
 from metpipe.stages.compare import run_compare
 from metpipe.stages.forced import run_control, run_forced
+from metpipe.stages.grid import run_grid
 from metpipe.stages.invariance.stage import run_invariance
 from metpipe.stages.ledger import run_ledger
 from metpipe.stages.load import run_load
@@ -51,6 +52,9 @@ def _stages(run: Run) -> Iterator[Stage]:
         yield from _diff_stages(run)
     if run.pipeline.memory:
         yield Stage("memory", run_memory, _memory_params(run))
+    if run.grid.is_asked:
+        grid = {"grid": run.grid.model_dump(mode="json")}
+        yield Stage("grid", run_grid, _memory_params(run) | grid)
     if own_ledger:
         yield Stage("ledger", run_ledger, _load_params(run) | _memory_params(run), ("load",))
     elif run.pipeline.ledger:

@@ -14,6 +14,8 @@ from metpipe.errors import ConfigError, Exit
 from metpipe.pipeline import Event, Pipeline, Store
 from metpipe.report import console as console_report
 from metpipe.report.boot_section import BootSection
+from metpipe.report.grid_picture import draw_grid
+from metpipe.report.grid_section import GridSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
 from metpipe.report.oracle_section import OracleSection
 from metpipe.report.rule_section import RuleSection
@@ -59,12 +61,15 @@ def write_report(
         ledger=results.section("ledger", "ledger", LedgerSection),
         boot=results.section("boot", "boot", BootSection),
         rule=results.section("rule", "rule", RuleSection),
+        grid=results.section("grid", "grid", GridSection),
         stages=tuple(_stage_row(event, pipeline, store) for event in events),
         provenance=_provenance(live, results, out_dir),
     )
     path = report.write(out_dir)
     wanted = live.run.report
-    console_report.show(report, console, path, Shown(wanted.detail, wanted.per_node))
+    shown = Shown(wanted.detail, wanted.per_node)
+    picture = "" if report.grid is None else draw_grid(report.grid, report.model, out_dir)
+    console_report.show(report, console, path, shown, picture)
     return outcome
 
 

@@ -79,8 +79,8 @@ def promise(**wrong: str) -> Callable[[Path], None]:
             ["INVARIANCE.toml: unknown key 'foo'"],
         ),
         (
-            promise(axis="widht"),
-            ["INVARIANCE.toml, promise #0: axis = 'widht' is not one of neighbours, padding"],
+            promise(axis="wide"),
+            ["INVARIANCE.toml, promise #0: axis = 'wide' is not one of neighbours, padding"],
         ),
         (
             promise(arch="dense"),

@@ -26,7 +26,7 @@ def line_with(lines: list[str], part: str) -> str:
 
 
 def test_the_verdict_is_the_last_line_of_a_pass():
-    assert shown(examples.report())[-1].startswith("PASS  memory as ")
+    assert shown(examples.report())[-1].startswith("PASS  metpipe's engine counted")
     assert shown(examples.report(memory=None))[-1] == "PASS"
 
 
@@ -128,7 +128,7 @@ def test_memory_over_budget_says_so_and_an_exact_ledger_row_shows_every_byte():
 
 
 def test_the_last_line_names_whose_engine_was_counted_and_what_is_not_calibrated():
-    last = "memory as metpipe's engine allocates; uncalibrated on b200: driver (a range)"
+    last = "metpipe's engine counted; uncalibrated on b200, a range of 3.73 GiB"
     assert shown(examples.report())[-1] == f"PASS  {last}"
     assert shown(examples.failing_report())[-1].strip() == last
 

@@ -53,6 +53,11 @@ def test_what_lies_behind_is_shown_on_demand(shown):
         assert title not in "\n".join(lines())
 
 
+def test_what_was_set_on_the_line_or_by_a_recipe_stands_above_the_detail():
+    assert [line for line in lines(Shown(detail=True)) if line.startswith("set ")]
+    assert not [line for line in lines() if line.startswith("set ")]
+
+
 def test_the_compact_bill_says_how_to_see_more():
     assert any("report.detail=true" in line for line in lines())
     assert not any("report.detail=true" in line for line in lines(Shown(detail=True)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from metpipe.report import sweep_plot
+from metpipe.report import picture_file, sweep_plot
 from metpipe.report.sweep_axes import axes
 from metpipe.report.sweep_edge import edge
 from metpipe.report.sweep_record import JobRow, SweepRecord
@@ -234,7 +234,7 @@ def test_equal_plans_are_not_worth_a_plot():
 def test_without_matplotlib_a_line_says_how_to_get_it(tmp_path, monkeypatch, capsys):
     from metpipe.report import sweep
 
-    monkeypatch.setattr(sweep_plot, "find_spec", lambda _: None)
+    monkeypatch.setattr(picture_file, "find_spec", lambda _: None)
     monkeypatch.setattr(sweep, "rows", lambda *_, **__: SWEEPS["three"])
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
