@@ -33,14 +33,7 @@ def to_record(
     counts = report.counts
     return {
         "schema": SCHEMA,
-        "header": {
-            "accounting": report.accounting,
-            "device": report.device,
-            "kernel_set": report.kernel_set,
-            "device_bytes": report.device_bytes,
-            "notes": [*report.notes, *notes],
-            "facts": dict(facts or {}),
-        },
+        "header": _header(report, notes, facts or {}),
         "terms": [asdict(term) for term in report.terms],
         "nodes": [_share(share) for share in shares],
         "states": [{**asdict(state), "states": list(state.states)} for state in counts.states],
@@ -53,6 +46,19 @@ def to_record(
         "ranks": [_rank(rank, report.budget) for rank in report.ranks],
         "fullest": report.fullest,
         "ledger": None if ledger is None else [_ledger_row(row) for row in ledger],
+    }
+
+
+def _header(
+    report: MemoryReport, notes: tuple[str, ...], facts: Mapping[str, str]
+) -> dict[str, object]:
+    return {
+        "accounting": report.accounting,
+        "device": report.device,
+        "kernel_set": report.kernel_set,
+        "device_bytes": report.device_bytes,
+        "notes": [*report.notes, *notes],
+        "facts": dict(facts),
     }
 
 

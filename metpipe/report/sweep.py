@@ -49,7 +49,7 @@ def write(
     path = sweep.write(sweep_dir)
     console.print()
     for part in sweep_table.parts(sweep):
-        console.print(part)
+        console.print(part, crop=False)
     console.print()
     _line(console, "sweep", str(path))
     _plot(sweep, sweep_dir, console)

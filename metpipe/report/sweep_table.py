@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,8 @@ __all__ = ["grid", "parts", "table"]
 
 GRID_COLUMNS = 10
 """A grid with more columns than this is wider than a terminal."""
+WIDEST = 1000
+"""Columns of letters; more than any table has."""
 REASONS = 8
 """So many different reasons are told on the console, and so many jobs named with one."""
 STATUSES: tuple[Status, ...] = ("exact", "calibrated", "uncalibrated")
@@ -41,21 +44,30 @@ def parts(sweep: SweepRecord) -> Iterator[RenderableType]:
 
 
 def table(jobs: Sequence[JobRow], swept: Sequence[Axis]) -> Table:
-    """What varies between the jobs, then what came of each."""
-    shown = plain_table(f"Sweep of {number_of(len(jobs), 'job')}", "job")
+    """What varies between the jobs, then what came of each; so wide that no value is cut."""
+    all_pass = all(job.status == "PASS" for job in jobs)
+    title = f"Sweep of {number_of(len(jobs), 'job')}{', each a PASS' if all_pass else ''}"
+    shown = plain_table(title, "job")
     for axis, name in zip(swept, _short([axis.key for axis in swept]), strict=True):
-        shown.add_column(name, no_wrap=True, justify="right" if axis.numeric else "left")
-    shown.add_column("status", no_wrap=True)
-    columns = list(_columns(jobs))
+        _add(shown, name, is_number=axis.numeric)
+    columns = [*([] if all_pass else [("status", _status)]), *_columns(jobs)]
     for name, _ in columns:
-        shown.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+        _add(shown, name, is_number=name not in WORDS)
     for job in jobs:
         at = typed(job)
-        status = Text(job.status, style=VERDICT_STYLES[job.status])
-        facts = [fact(job) for _, fact in columns]
         cells = [at.get(axis.key, "") for axis in swept]
-        shown.add_row(job.job, *cells, status, *facts)
+        shown.add_row(job.job, *cells, *(fact(job) for _, fact in columns))
+    wide = Console(width=WIDEST)
+    shown.width = Measurement.get(wide, wide.options, shown).maximum
     return shown
+
+
+def _add(shown: Table, name: str, *, is_number: bool) -> None:
+    shown.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+
+
+def _status(job: JobRow) -> Cell:
+    return Text(job.status, style=VERDICT_STYLES[job.status])
 
 
 def _short(keys: Sequence[str]) -> list[str]:
@@ -64,7 +76,8 @@ def _short(keys: Sequence[str]) -> list[str]:
     return tails if len(set(tails)) == len(tails) else list(keys)
 
 
-LEFT = ("answer", "expert\ntables")
+WORDS = ("status", "answer", "expert\ntables")
+"""Columns that hold no numbers."""
 
 
 def _columns(jobs: Sequence[JobRow]) -> Iterator[Column]:

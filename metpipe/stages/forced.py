@@ -162,7 +162,8 @@ class _Replay:
         if self.planned.index >= self.stage.record["logits_kept"]:
             return ByDigest(comparer, reference, model.hash_rows)
         path = logits_path(self.stage.reference, self.planned.index)
-        return ByBytes(comparer, reference, LogitsFile.read_existing(path, self.planned.case.rows))
+        rows, device = self.planned.case.rows, model.allocator.device
+        return ByBytes(comparer, reference, LogitsFile.read_existing(path, rows, device))
 
     def _drive(self, forward: Forward, watch: Watch, script: Trace) -> Recording:
         context = self.stage.context

@@ -48,7 +48,25 @@ def write_report(
         {event.stage: event for event in events},
     )
     outcome, reasons = verdict_of(live, results)
-    report = Report(
+    rows = tuple(_stage_row(event, pipeline, store) for event in events)
+    report = _report(live, results, outcome, reasons, rows, _provenance(live, results, out_dir))
+    path = report.write(out_dir)
+    wanted = live.run.report
+    shown = Shown(wanted.detail, wanted.per_node)
+    picture = "" if report.grid is None else draw_grid(report.grid, report.model, out_dir)
+    console_report.show(report, console, path, shown, picture)
+    return outcome
+
+
+def _report(
+    live: Live,
+    results: Results,
+    outcome: Exit,
+    reasons: tuple[str, ...],
+    stages: tuple[StageRow, ...],
+    provenance: Provenance,
+) -> Report:
+    return Report(
         verdict=cast("Any", outcome.name),
         reasons=reasons,
         model=live.run.model.name,
@@ -62,15 +80,9 @@ def write_report(
         boot=results.section("boot", "boot", BootSection),
         rule=results.section("rule", "rule", RuleSection),
         grid=results.section("grid", "grid", GridSection),
-        stages=tuple(_stage_row(event, pipeline, store) for event in events),
-        provenance=_provenance(live, results, out_dir),
+        stages=stages,
+        provenance=provenance,
     )
-    path = report.write(out_dir)
-    wanted = live.run.report
-    shown = Shown(wanted.detail, wanted.per_node)
-    picture = "" if report.grid is None else draw_grid(report.grid, report.model, out_dir)
-    console_report.show(report, console, path, shown, picture)
-    return outcome
 
 
 @dataclass(frozen=True, slots=True)

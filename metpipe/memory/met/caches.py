@@ -1,6 +1,6 @@
 """The ten kinds of caches beside the states: what a model declares, and how many units there are.
 
-(memory.md 12.) Bytes = units x elements x element size, except the index of prompt lookup.
+(section 12.) Bytes = units x elements x element size, except the index of prompt lookup.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `met` accounting at one point: terms, and the rows behind them (memory.md 17 and 18)."""
+"""The `met` accounting at one point: terms, and the rows behind them (sections 17 and 18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The serve flags that met's engine sizes by, beside those of every serve (memory.md 4.2)."""
+"""The serve flags that met's engine sizes by, beside those of every serve (section 4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's sizes as the arena formulas name them; what a family lacks is 0 (memory.md 15).
+"""A model's sizes as the arena formulas name them; what a family lacks is 0 (section 15).
 
 Some families have parts that no formula speaks of; `gaps_of` names them.
 """

@@ -1,4 +1,4 @@
-"""Recurrent states and paged caches of a serve (memory.md 11)."""
+"""Recurrent states and paged caches of a serve (section 11)."""
 
 from __future__ import annotations
 

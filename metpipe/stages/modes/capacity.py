@@ -10,7 +10,7 @@ __all__ = ["DRAFT_LADDER", "MAX_SPECULATING", "Capacity"]
 DRAFT_LADDER = ((4, 3), (8, 3), (16, 1), (32, 1))
 """(sequences, drafts of each): up to so many sequences, so many drafts each; beyond, the last."""
 MAX_SPECULATING = 32
-"""Sequences that may speculate at once where serve.mtp_max_seqs does not say (memory.md 10)."""
+"""Sequences that may speculate at once where serve.mtp_max_seqs does not say: met's own number."""
 
 
 @dataclass(frozen=True, slots=True)
