@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from metpipe.report.diff_section import RuleCase, RuleSection
+from metpipe.report.rule_section import RuleCase, RuleSection
 from metpipe.report.units import count, distance, indented, milliseconds, plain_table, ratio
 
 __all__ = ["rule", "rule_lines"]

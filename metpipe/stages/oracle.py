@@ -24,7 +24,7 @@ from metpipe.oracle import (
 )
 from metpipe.oracle.judgement import MAX_FACTOR, RMS_FACTOR
 from metpipe.pipeline import StageContext
-from metpipe.report.diff_section import OracleRow, OracleSection
+from metpipe.report.oracle_section import OracleRow, OracleSection
 from metpipe.stages.live import live_of
 from metpipe.stages.reference import logits_path, read_traces
 

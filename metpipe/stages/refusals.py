@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metpipe.config import modes_of
 from metpipe.engine.opening import check_executed
+from metpipe.engine.promises import parse_promises
+from metpipe.errors import ConfigError
 from metpipe.stages.live import OPEN, Live
 from metpipe.stages.modes.needs import check_fits, check_passes, check_widths
 from metpipe.stages.room import Room
@@ -31,8 +34,23 @@ def check(live: Live) -> None:
     cases = live.all_cases()
     check_passes(cases, serve.max_prefill_tokens)
     check_fits(cases, serve.max_seq_len, run.num_slots)
+    _check_promises(live)
     if OPEN.let_others_go(live):
         Room.free(live).check_cases(cases, run.num_slots)
+
+
+def _check_promises(live: Live) -> None:
+    """A set that speaks of no axis of the family would have a table that judges nothing."""
+    builtin, arch = live.sets.builtin, live.circuit().arch
+    if "invariance" not in modes_of(live.run):
+        return
+    source = builtin.folder / "INVARIANCE.toml"
+    promises = parse_promises(builtin.texts[source.name], str(source))
+    if arch not in {promise.arch for promise in promises}:
+        raise ConfigError(
+            f"{source}: promises nothing of the family {arch}, so that diff=invariance judges "
+            "nothing; add its axes, with bitwise = false where the set does not promise one"
+        )
 
 
 def _lengths(live: Live) -> Mapping[str, Sequence[int]]:

@@ -23,7 +23,7 @@ from metpipe.engine.microtest import (
 from metpipe.engine.opening import circuit_of
 from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
-from metpipe.report.diff_section import RuleSection
+from metpipe.report.rule_section import RuleSection
 from metpipe.stages.live import live_of
 from metpipe.stages.rule_cases import Cases
 

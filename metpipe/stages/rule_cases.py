@@ -12,8 +12,8 @@ from metpipe.diff.bytewise import compare_bytes
 from metpipe.diff.severity import Severity, measure, worst
 from metpipe.engine.microtest import Pair, Trial
 from metpipe.nouns import number_of
-from metpipe.report.diff_section import RuleCase
 from metpipe.report.diff_section import Severity as Shown
+from metpipe.report.rule_section import RuleCase
 
 __all__ = ["Cases"]
 

@@ -14,10 +14,11 @@ from metpipe.errors import ConfigError, Exit
 from metpipe.pipeline import Event, Pipeline, Store
 from metpipe.report import console as console_report
 from metpipe.report.boot_section import BootSection
-from metpipe.report.diff_section import OracleSection, RuleSection
 from metpipe.report.grid_picture import draw_grid
 from metpipe.report.grid_section import GridSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
+from metpipe.report.oracle_section import OracleSection
+from metpipe.report.rule_section import RuleSection
 from metpipe.report.schema import Checkpoint, Planned, Provenance, Report, StageRow
 from metpipe.report.shown import Shown
 from metpipe.snapshot import SNAPSHOT

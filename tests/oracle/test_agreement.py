@@ -13,7 +13,7 @@ from metpipe.config import Package
 from metpipe.engine.checkpoints import gguf_file
 from metpipe.engine.checkpoints.package import package_place
 from metpipe.errors import ConfigError
-from metpipe.report.diff_section import OracleSection
+from metpipe.report.oracle_section import OracleSection
 from metpipe.stages.reference import logits_path
 from tests.oracle.extra import needs_transformers
 from tests.oracle.gguf_models import write_gguf
