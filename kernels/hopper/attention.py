@@ -123,7 +123,7 @@ def _whole_rows(
 def _splits(
     q, k_pool, v_pool, y, positions, table, tops, parts, arrived, columns, pool_rows, kv_heads,
     scale, SIZE: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr,
-    HEAD: tl.constexpr, D: tl.constexpr,
+    HEAD: tl.constexpr, D: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """Tops and parts: see `hand_in`."""
     release()
@@ -144,18 +144,19 @@ def _splits(
         m, sums, acc = attend(tile, k, v, places, needed, past, scale)
         hand_in(
             m, sums, acc, y, tops, parts, arrived, split, count, row, kv_head, kv_heads, GROUP, G,
-            HEAD, D,
+            FEW, HEAD, D,
         )  # fmt: skip
 
 
 @device
 def hand_in(
     m, sums, acc, y, tops, parts, arrived, split, count, row, kv_head, kv_heads,
-    GROUP: tl.constexpr, G: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
+    GROUP: tl.constexpr, G: tl.constexpr, FEW: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Leaves a split's part in scratch memory; the last of the row's splits merges all of them.
 
-    tops: f32 [row and kv head, split, 2, GROUP]; parts: f32 [same, split, GROUP, HEAD].
+    tops: f32 [row and kv head, split, 2, GROUP]; parts: f32 [same, split, GROUP, HEAD]. FEW: the
+    power of two that GROUP needs; G has room for a tile of the tensor core.
     """
     g, d = tl.arange(0, G), tl.arange(0, D)
     inside = g[:, None] * HEAD + d[None, :]
@@ -170,25 +171,34 @@ def hand_in(
     before = tl.atomic_add(arrived + place, 1, sem="acq_rel", scope="gpu")
     if before == count - 1:
         tl.store(arrived + place, 0)
-        m = tl.full((G,), float("-inf"), tl.float32)
-        sums = tl.zeros((G,), tl.float32)
-        acc = tl.zeros((G, D), tl.float32)
-        for start in range(0, count, AT_ONCE):
-            # Their loads wait for no sum. What is past the last changes nothing: e^-inf is 0.
-            for inner in tl.static_range(AT_ONCE):
-                at = first + start + inner
-                there = start + inner < count
-                tops_at = tops + at * 2 * GROUP + g
-                parts_at = parts + at * GROUP * HEAD + inside
-                m_next = tl.load(
-                    tops_at, mask=real & there, other=float("-inf"), cache_modifier=".cg"
-                )
-                sums_next = tl.load(
-                    tops_at + GROUP, mask=real & there, other=0.0, cache_modifier=".cg"
-                )
-                acc_next = tl.load(parts_at, mask=held & there, other=0.0, cache_modifier=".cg")
-                m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
-        put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+        _merge_all(y, tops, parts, first, count, row, kv_head, kv_heads, GROUP, FEW, HEAD, D)
+
+
+@device
+def _merge_all(
+    y, tops, parts, first, count, row, kv_head, kv_heads, GROUP: tl.constexpr, FEW: tl.constexpr,
+    HEAD: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The row's result, of the parts that its splits left from place `first` on."""
+    g, d = tl.arange(0, FEW), tl.arange(0, D)
+    inside = g[:, None] * HEAD + d[None, :]
+    real = g < GROUP
+    held = real[:, None] & (d < HEAD)[None, :]
+    m = tl.full((FEW,), float("-inf"), tl.float32)
+    sums = tl.zeros((FEW,), tl.float32)
+    acc = tl.zeros((FEW, D), tl.float32)
+    for start in range(0, count, AT_ONCE):
+        # Their loads wait for no sum. What is past the last changes nothing: e^-inf is 0.
+        for inner in tl.static_range(AT_ONCE):
+            at = first + start + inner
+            there = start + inner < count
+            tops_at = tops + at * 2 * GROUP + g
+            parts_at = parts + at * GROUP * HEAD + inside
+            m_next = tl.load(tops_at, mask=real & there, other=float("-inf"), cache_modifier=".cg")
+            sums_next = tl.load(tops_at + GROUP, mask=real & there, other=0.0, cache_modifier=".cg")
+            acc_next = tl.load(parts_at, mask=held & there, other=0.0, cache_modifier=".cg")
+            m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
+    put(y, acc, sums, row, kv_head, kv_heads, GROUP, FEW, HEAD, D)
 
 
 def paged_attention(
@@ -233,7 +243,8 @@ def paged_attention(
     parts = rows * kv_heads * splits * group
     floats = scratch(parts * (head_dim + 2))
     own = (floats[parts * head_dim :], floats, counters())
-    return bind(_splits, (splits, kv_heads, rows), (*tensors, *own, *sizes), WARPS, stages=1)
+    few = power_of_two(group)
+    return bind(_splits, (splits, kv_heads, rows), (*tensors, *own, *sizes, few), WARPS, stages=1)
 
 
 def scratch_bytes(*, q_heads: int, kv_heads: int, head_dim: int, max_seq_len: int) -> int:

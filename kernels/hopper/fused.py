@@ -15,7 +15,7 @@ from .rope import copy_value, head_shapes, rotary_half
 from .scalar import normed_formed1, rotate_high, rotate_low, round_bf16
 from .sums import lanes_for, power_of_two, warps_of
 
-__all__ = ["head_constants", "norm_rope_write", "norm_rotate"]
+__all__ = ["norm_rope_write"]
 
 
 @device
@@ -31,25 +31,20 @@ def _weights(weight, i, here):
 
 
 @device
-def head_constants(weight, cos, sin, position, inside, HALF: tl.constexpr, BLOCK: tl.constexpr):
-    """What turning a head needs of no launch: weights of both halves, cosines and sines."""
+def _norm_rotate_head(
+    x, y, weight, eps, cos, sin, position, limit, HALF: tl.constexpr, HEAD: tl.constexpr,
+    BLOCK: tl.constexpr, LANES: tl.constexpr, ONE_PLUS: tl.constexpr,
+):  # fmt: skip
+    """Waits for the launch before when it needs x, which that wrote."""
+    inside = (position >= 0) & (position < limit)
     i = tl.arange(0, BLOCK)
     rotated = i < HALF
+    w_a, w_b = _weights(weight, i, rotated), _weights(weight, HALF + i, rotated)
     at = position.to(tl.int64) * HALF + i
     c = tl.load(cos + at, mask=rotated & inside, other=float("nan"))
     s = tl.load(sin + at, mask=rotated & inside, other=float("nan"))
-    return _weights(weight, i, rotated), _weights(weight, HALF + i, rotated), c, s
-
-
-@device
-def norm_rotate(
-    x, y, inverse, weight, constants, inside, HALF: tl.constexpr, HEAD: tl.constexpr,
-    BLOCK: tl.constexpr, ONE_PLUS: tl.constexpr,
-):  # fmt: skip
-    """One head from x to y, normed and turned; NaN where the position is outside the tables."""
-    i = tl.arange(0, BLOCK)
-    rotated = i < HALF
-    w_a, w_b, c, s = constants
+    wait()
+    inverse = inverse_rms(x, eps, HEAD, LANES)
     a = _normed(x, w_a, inverse, i, rotated, ONE_PLUS)
     b = _normed(x, w_b, inverse, HALF + i, rotated, ONE_PLUS)
     tl.store(y + i, rotate_low(a, b, c, s).to(tl.bfloat16), mask=rotated)
@@ -61,19 +56,6 @@ def norm_rotate(
             rest = _normed(x, w, inverse, start + i, here, ONE_PLUS)
             rest = tl.where(inside, rest, float("nan"))
             tl.store(y + start + i, rest.to(tl.bfloat16), mask=here)
-
-
-@device
-def _norm_rotate_head(
-    x, y, weight, eps, cos, sin, position, limit, HALF: tl.constexpr, HEAD: tl.constexpr,
-    BLOCK: tl.constexpr, LANES: tl.constexpr, ONE_PLUS: tl.constexpr,
-):  # fmt: skip
-    """Waits for the launch before when it needs x, which that wrote."""
-    inside = (position >= 0) & (position < limit)
-    constants = head_constants(weight, cos, sin, position, inside, HALF, BLOCK)
-    wait()
-    inverse = inverse_rms(x, eps, HEAD, LANES)
-    norm_rotate(x, y, inverse, weight, constants, inside, HALF, HEAD, BLOCK, ONE_PLUS)
 
 
 @kernel

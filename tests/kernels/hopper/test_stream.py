@@ -11,10 +11,10 @@ from tests.kernels.cpu.values import make
 from tests.kernels.hopper.launched import Out, launched, same
 
 pytestmark = pytest.mark.gpu
-KINDS = ("normal", "cancelling", "mixed_exponents", "huge_and_tiny")
+KINDS = ("cancelling", "mixed_exponents")
 STREAMS = [
     (64, 256, 3, True), (64, 128, 3, True), (64, 64, 4, True), (128, 64, 3, True),
-    (16, 256, 6, False), (32, 256, 4, False), (64, 128, 4, False), (32, 64, 2, False),
+    (16, 256, 4, False), (32, 128, 4, False), (64, 128, 2, False),
 ]  # fmt: skip
 
 
@@ -59,8 +59,8 @@ def results(gpu, kind, rows, n, k) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", (1, 3, 8, 9, 16))
-@pytest.mark.parametrize(("n", "k"), [(1024, 1024), (8000, 512), (74, 256), (6, 768)])
+@pytest.mark.parametrize("rows", (1, 9, 16))
+@pytest.mark.parametrize(("n", "k"), [(1024, 1024), (8000, 512), (74, 256)])
 def test_every_stream_has_the_bits_of_the_tiles(gpu, monkeypatch, kind, rows, n, k):
     monkeypatch.setattr(module(), "stream_for", lambda n, k, silu: None)
     tiled = results(gpu, kind, rows, n, k)
