@@ -16,7 +16,7 @@ import triton
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from .attention import AT_ONCE, ENOUGH_PROGRAMS, LEAST_TILE, SPLIT, WARPS, heads_of, merge
+from .attention import AT_ONCE, LEAST_TILE, SPLIT, WARPS, heads_of, merge
 from .check import bf16, disjoint, f32, i32, matrix
 from .jit import shared_device, shared_kernel
 from .kv import pool_row
@@ -30,6 +30,8 @@ from .workspace import counters, scratch
 
 __all__ = ["norm_rope_attend"]
 
+WHOLE_FROM = 128
+"""Rows times kv heads from which on a row's splits are one program's: a multiprocessor each."""
 MOST_HEAD_DIM = 256
 """A split's keys and values are held in shared memory."""
 PATCH = gl.constexpr(8)
@@ -166,7 +168,8 @@ def _new_rows(
     arrived, limit, columns, pool_rows, kv_heads, q_eps, k_eps, scale, SIZE: gl.constexpr,
     SPLIT: gl.constexpr, GROUP: gl.constexpr, G: gl.constexpr, FEW: gl.constexpr,
     HALF: gl.constexpr, HEAD: gl.constexpr, D: gl.constexpr, LANES: gl.constexpr,
-    Q_ONE: gl.constexpr, K_ONE: gl.constexpr, WHOLE: gl.constexpr, AT_ONCE: gl.constexpr,
+    Q_ONE: gl.constexpr, K_ONE: gl.constexpr, WHOLE: gl.constexpr, TURNS: gl.constexpr,
+    AT_ONCE: gl.constexpr,
 ):  # fmt: skip
     """WHOLE: a program goes through all splits of its row; else through one."""
     release()
@@ -190,14 +193,13 @@ def _new_rows(
     column = first + gl.arange(0, SPLIT, layout=gl.SliceLayout(0, mma))
     places = pool_row(listed, token, columns, pool_rows, SIZE)
     lost = pool_row(listed, column, columns, pool_rows, SIZE) < 0
-    keys_8 = gl.allocate_shared_memory(gl.bfloat16, [SPLIT // PATCH, PATCH, D], shared)
-    values_8 = gl.allocate_shared_memory(gl.bfloat16, [SPLIT // PATCH, PATCH, D], shared)
-    keys = keys_8._reinterpret(gl.bfloat16, [SPLIT, D], shared)
-    values = values_8._reinterpret(gl.bfloat16, [SPLIT, D], shared)
-    if not WHOLE:
-        _ask(k_pool + shift, keys, places, token < position, kv_dim, HEAD, loads, D)
-        _ask(v_pool + shift, values, places, token < position, kv_dim, HEAD, loads, D)
-        async_copy.commit_group()
+    keys_8 = gl.allocate_shared_memory(gl.bfloat16, [TURNS * SPLIT // PATCH, PATCH, D], shared)
+    values_8 = gl.allocate_shared_memory(gl.bfloat16, [TURNS * SPLIT // PATCH, PATCH, D], shared)
+    keys = keys_8._reinterpret(gl.bfloat16, [TURNS, SPLIT, D], shared)
+    values = values_8._reinterpret(gl.bfloat16, [TURNS, SPLIT, D], shared)
+    _ask(k_pool + shift, keys.index(0), places, token < position, kv_dim, HEAD, loads, D)
+    _ask(v_pool + shift, values.index(0), places, token < position, kv_dim, HEAD, loads, D)
+    async_copy.commit_group()
     c = _angles(cos, position, inside, HALF, form, D)
     s = _angles(sin, position, inside, HALF, form, D)
     own = pool_row(listed, position, columns, pool_rows, SIZE)
@@ -219,48 +221,56 @@ def _new_rows(
         eighth = gl.arange(0, PATCH, layout=gl.SliceLayout(1, form))[:, None]
         held = (d < HEAD) & (eighth >= 0)
         value = gl.load(v + place * HEAD + d + eighth * 0, mask=held, other=0.0)
-        lasts = (own >= 0) & (WHOLE | (split == count - 1))
+        ends = (own >= 0) & (WHOLE | (split == count - 1))
         to = own * kv_dim + shift + d + eighth * 0
-        gl.store(k_pool + to, key, mask=held & (eighth == 0) & lasts)
-        gl.store(v_pool + to, value, mask=held & (eighth == 0) & lasts)
+        gl.store(k_pool + to, key, mask=held & (eighth == 0) & ends)
+        gl.store(v_pool + to, value, mask=held & (eighth == 0) & ends)
         queries = gl.allocate_shared_memory(gl.bfloat16, [G, D], shared, turned)
+        async_copy.wait_group(0)
+        gl.thread_barrier()
+        if ends & (position < first + SPLIT):
+            block = position % SPLIT // PATCH
+            mine = eighth == position % PATCH
+            some_keys, some_values = keys_8.index(block), values_8.index(block)
+            some_keys.store(gl.where(mine, key, some_keys.load(form)))
+            some_values.store(gl.where(mine, value, some_values.load(form)))
+        gl.thread_barrier()
+        tile = queries.load(gl.DotOperandLayout(0, mma, 2))
         if WHOLE:
-            gl.thread_barrier()
-            tile = queries.load(gl.DotOperandLayout(0, mma, 2))
             m = gl.full([G], float("-inf"), gl.float32, layout=gl.SliceLayout(1, mma))
             sums = gl.zeros([G], gl.float32, layout=gl.SliceLayout(1, mma))
             acc = gl.zeros([G, D], gl.float32, layout=mma)
-            for begin in range(0, gl.minimum(position + 1, columns * SIZE), SPLIT):
-                here = pool_row(listed, token + begin, columns, pool_rows, SIZE)
-                needed = token + begin <= position
-                _ask(k_pool + shift, keys, here, needed, kv_dim, HEAD, loads, D)
-                _ask(v_pool + shift, values, here, needed, kv_dim, HEAD, loads, D)
+            for turn in range(count):
+                # The next split's, while this one is attended to; the row's own is written by now.
+                following = turn + TURNS - 1
+                if following > 0:
+                    begin = following * SPLIT
+                    here = pool_row(listed, token + begin, columns, pool_rows, SIZE)
+                    needed = token + begin <= position
+                    to_keys, to_values = (
+                        keys.index(following % TURNS),
+                        values.index(following % TURNS),
+                    )
+                    _ask(k_pool + shift, to_keys, here, needed, kv_dim, HEAD, loads, D)
+                    _ask(v_pool + shift, to_values, here, needed, kv_dim, HEAD, loads, D)
                 async_copy.commit_group()
-                gone = pool_row(listed, column + begin, columns, pool_rows, SIZE) < 0
-                wanted = column + begin <= position
-                async_copy.wait_group(0)
+                async_copy.wait_group(TURNS - 1)
                 gl.thread_barrier()
+                at = column + turn * SPLIT
+                gone = pool_row(listed, at, columns, pool_rows, SIZE) < 0
                 m_next, sums_next, acc_next = _attended(
-                    tile, keys, values, wanted, (wanted & gone) | past, scale, G, mma, SPLIT, D
-                )
+                    tile, keys.index(turn % TURNS), values.index(turn % TURNS), at <= position,
+                    ((at <= position) & gone) | past, scale, G, mma, SPLIT, D,
+                )  # fmt: skip
                 m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
                 gl.thread_barrier()
             _put(y, acc, sums, head, mma, GROUP, G, HEAD, D)
         else:
-            async_copy.wait_group(0)
-            gl.thread_barrier()
-            if lasts:
-                block = position % SPLIT // PATCH
-                mine = eighth == position % PATCH
-                some_keys, some_values = keys_8.index(block), values_8.index(block)
-                some_keys.store(gl.where(mine, key, some_keys.load(form)))
-                some_values.store(gl.where(mine, value, some_values.load(form)))
-            gl.thread_barrier()
-            tile = queries.load(gl.DotOperandLayout(0, mma, 2))
             wanted = column <= position
             m, sums, acc = _attended(
-                tile, keys, values, wanted, (wanted & lost) | past, scale, G, mma, SPLIT, D
-            )
+                tile, keys.index(0), values.index(0), wanted, (wanted & lost) | past, scale, G, mma,
+                SPLIT, D,
+            )  # fmt: skip
             # The parts of a row's splits lie together; the last to arrive merges them.
             begin = place * gl.num_programs(0)
             g = gl.arange(0, G, layout=gl.SliceLayout(1, mma))
@@ -316,7 +326,7 @@ def norm_rope_attend(
     half = rotary_half(cos, head_dim)
     read = {"q": q, "k": k, "v": v, "positions": positions}
     disjoint({"y": y, "k_pool": k_pool, "v_pool": v_pool}, read)
-    whole = rows * kv_heads >= ENOUGH_PROGRAMS
+    whole = rows * kv_heads >= WHOLE_FROM
     splits = 1 if whole else triton.cdiv(columns * block_size, SPLIT)
     parts = 0 if whole else rows * kv_heads * splits * group
     floats = scratch(parts * (head_dim + 2))
@@ -355,6 +365,7 @@ def norm_rope_attend(
         is_one_plus(q_weight_form),
         is_one_plus(k_weight_form),
         whole,
+        2 if whole and head_dim <= 128 else 1,
         AT_ONCE,
     )
     return bind(_new_rows, (splits, kv_heads, rows), arguments, WARPS, stages=1)

@@ -24,6 +24,7 @@ from .jit import shared_device, shared_kernel
 from .launch import bind
 from .overlap import release, wait
 from .scalar import round_bf16, silu_mul1
+from .sums import power_of_two
 
 __all__ = ["Linears", "Stream", "bind_stream", "stream_of"]
 
@@ -32,6 +33,13 @@ LEAST_OUTPUTS = 8
 """Outputs of a program of a small matrix: fewer would be loads without work."""
 MOST_OUTPUTS = 65536
 """Those of a vocabulary keep memory busy as they are."""
+STEPS = (512, 256, 128, 64)
+STAGE_VALUES = 64 * 256
+"""Values of a stage's weights."""
+UNDER_WAY = 60 << 10
+"""Bytes of a multiprocessor's weights that are asked for ahead."""
+MOST_BYTES = 208 << 10
+"""Shared memory of a multiprocessor's stages."""
 ALIGNED = 16
 """Bytes of a vector."""
 
@@ -73,11 +81,24 @@ def stream_of(linears: Linears) -> Stream | None:
 
 
 def stream_for(n: int, k: int, *, silu: bool) -> Stream | None:
-    """How up to sixteen rows stream through n outputs of k."""
-    for step in (128, 64) if silu else (256, 128):
-        if n <= MOST_OUTPUTS and k % step == 0:
-            return Stream(64, step, 3, True)
-    return None
+    """How up to sixteen rows stream through n outputs of k.
+
+    A multiprocessor's share of the outputs is one program's, or two programs', and enough of it
+    is under way to keep memory busy, or all of it. The steps are the best of a grid on an H200.
+    """
+    share = -(-n // multiprocessors())
+    outputs = next((most for most in (16, 32, 64, 128) if share <= most), 128)
+    if outputs == 128 and share <= 128:
+        outputs = 64
+    wide = outputs * (2 if silu else 1)
+    step = next((s for s in STEPS if s * wide <= STAGE_VALUES and k % s == 0), None)
+    if n > MOST_OUTPUTS or share > 256 or step is None:
+        return None
+    both = -(-share // outputs)
+    real = -(-share // both) * step * (4 if silu else 2)
+    stages = min(k // step, max(2, -(-UNDER_WAY // (both * real)))) + 1
+    stages = min(stages, MOST_BYTES // (2 * wide * step * both))
+    return Stream(outputs, step, stages, outputs >= 64)
 
 
 @shared_device
@@ -233,7 +254,7 @@ def bind_stream(linears: Linears, stream: Stream) -> object:
         *absent,
         k,
         stream.outputs,
-        8 if rows <= 8 else 16,
+        power_of_two(rows, 8),
         stream.k,
         stream.stages,
         stream.warpgroup,
