@@ -32,6 +32,7 @@ __all__ = ["norm_rope_attend"]
 
 WHOLE_FROM = 128
 """Rows times kv heads from which on a row's splits are one program's: a multiprocessor each."""
+SHARED_FROM = 256
 MOST_HEAD_DIM = 256
 """A split's keys and values are held in shared memory."""
 PATCH = gl.constexpr(8)
@@ -100,14 +101,19 @@ def _angles(table, position, inside, HALF: gl.constexpr, FORM: gl.constexpr, D: 
 
 
 @shared_device
-def _ask(pool, shared, places, needed, kv_dim, HEAD: gl.constexpr, FORM: gl.constexpr,
-         D: gl.constexpr):  # fmt: skip
-    """Keys or values of pool rows to shared memory, zeros where none is needed or there is."""
-    d = gl.arange(0, D, layout=gl.SliceLayout(0, FORM))
-    row = gl.where(needed, places, -1)
-    held = (row >= 0)[:, None] & (d < HEAD)[None, :]
-    at = pool + row[:, None] * kv_dim + d[None, :]
-    async_copy.async_copy_global_to_shared(shared, at, mask=held)
+def _ask(
+    k_pool, v_pool, keys, values, table, token, stop, columns, pool_rows, kv_dim,
+    SIZE: gl.constexpr, HEAD: gl.constexpr, FORM: gl.constexpr, D: gl.constexpr,
+):  # fmt: skip
+    """Keys and values of tokens before `stop`, as a group of copies; zeros for the others."""
+    place = pool_row(table, token, columns, pool_rows, SIZE)
+    place = gl.where(token < stop, place, -1)[:, None]
+    d = gl.arange(0, D, layout=gl.SliceLayout(0, FORM))[None, :]
+    held = (place >= 0) & (d < HEAD)
+    at = place * kv_dim + d
+    async_copy.async_copy_global_to_shared(keys, k_pool + at, mask=held)
+    async_copy.async_copy_global_to_shared(values, v_pool + at, mask=held)
+    async_copy.commit_group()
 
 
 @shared_device
@@ -191,15 +197,16 @@ def _new_rows(
     first = split * SPLIT
     token = first + gl.arange(0, SPLIT, layout=gl.SliceLayout(1, loads))
     column = first + gl.arange(0, SPLIT, layout=gl.SliceLayout(0, mma))
-    places = pool_row(listed, token, columns, pool_rows, SIZE)
     lost = pool_row(listed, column, columns, pool_rows, SIZE) < 0
     keys_8 = gl.allocate_shared_memory(gl.bfloat16, [TURNS * SPLIT // PATCH, PATCH, D], shared)
     values_8 = gl.allocate_shared_memory(gl.bfloat16, [TURNS * SPLIT // PATCH, PATCH, D], shared)
     keys = keys_8._reinterpret(gl.bfloat16, [TURNS, SPLIT, D], shared)
     values = values_8._reinterpret(gl.bfloat16, [TURNS, SPLIT, D], shared)
-    _ask(k_pool + shift, keys.index(0), places, token < position, kv_dim, HEAD, loads, D)
-    _ask(v_pool + shift, values.index(0), places, token < position, kv_dim, HEAD, loads, D)
-    async_copy.commit_group()
+    for ahead in gl.static_range(TURNS):
+        _ask(
+            k_pool + shift, v_pool + shift, keys.index(ahead), values.index(ahead), listed,
+            token + ahead * SPLIT, position, columns, pool_rows, kv_dim, SIZE, HEAD, loads, D,
+        )  # fmt: skip
     c = _angles(cos, position, inside, HALF, form, D)
     s = _angles(sin, position, inside, HALF, form, D)
     own = pool_row(listed, position, columns, pool_rows, SIZE)
@@ -226,14 +233,15 @@ def _new_rows(
         gl.store(k_pool + to, key, mask=held & (eighth == 0) & ends)
         gl.store(v_pool + to, value, mask=held & (eighth == 0) & ends)
         queries = gl.allocate_shared_memory(gl.bfloat16, [G, D], shared, turned)
-        async_copy.wait_group(0)
-        gl.thread_barrier()
-        if ends & (position < first + SPLIT):
-            block = position % SPLIT // PATCH
+        if ends & (position < first + TURNS * SPLIT):
+            async_copy.wait_group(0)
+            gl.thread_barrier()
+            block = (position - first) // PATCH
             mine = eighth == position % PATCH
             some_keys, some_values = keys_8.index(block), values_8.index(block)
             some_keys.store(gl.where(mine, key, some_keys.load(form)))
             some_values.store(gl.where(mine, value, some_values.load(form)))
+        async_copy.wait_group(TURNS - 1)
         gl.thread_barrier()
         tile = queries.load(gl.DotOperandLayout(0, mma, 2))
         if WHOLE:
@@ -241,29 +249,23 @@ def _new_rows(
             sums = gl.zeros([G], gl.float32, layout=gl.SliceLayout(1, mma))
             acc = gl.zeros([G, D], gl.float32, layout=mma)
             for turn in range(count):
-                # The next split's, while this one is attended to; the row's own is written by now.
-                following = turn + TURNS - 1
-                if following > 0:
-                    begin = following * SPLIT
-                    here = pool_row(listed, token + begin, columns, pool_rows, SIZE)
-                    needed = token + begin <= position
-                    to_keys, to_values = (
-                        keys.index(following % TURNS),
-                        values.index(following % TURNS),
-                    )
-                    _ask(k_pool + shift, to_keys, here, needed, kv_dim, HEAD, loads, D)
-                    _ask(v_pool + shift, to_values, here, needed, kv_dim, HEAD, loads, D)
-                async_copy.commit_group()
                 async_copy.wait_group(TURNS - 1)
                 gl.thread_barrier()
-                at = column + turn * SPLIT
-                gone = pool_row(listed, at, columns, pool_rows, SIZE) < 0
+                now_keys, now_values = keys.index(turn % TURNS), values.index(turn % TURNS)
+                now = column + turn * SPLIT
+                gone = pool_row(listed, now, columns, pool_rows, SIZE) < 0
                 m_next, sums_next, acc_next = _attended(
-                    tile, keys.index(turn % TURNS), values.index(turn % TURNS), at <= position,
-                    ((at <= position) & gone) | past, scale, G, mma, SPLIT, D,
+                    tile, now_keys, now_values, now <= position, ((now <= position) & gone) | past,
+                    scale, G, mma, SPLIT, D,
                 )  # fmt: skip
                 m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
                 gl.thread_barrier()
+                # The row's own key and value are written by now.
+                _ask(
+                    k_pool + shift, v_pool + shift, now_keys, now_values, listed,
+                    token + (turn + TURNS) * SPLIT, position + 1, columns, pool_rows, kv_dim, SIZE,
+                    HEAD, loads, D,
+                )  # fmt: skip
             _put(y, acc, sums, head, mma, GROUP, G, HEAD, D)
         else:
             wanted = column <= position
@@ -328,6 +330,8 @@ def norm_rope_attend(
     disjoint({"y": y, "k_pool": k_pool, "v_pool": v_pool}, read)
     whole = rows * kv_heads >= WHOLE_FROM
     splits = 1 if whole else triton.cdiv(columns * block_size, SPLIT)
+    # One program to a multiprocessor asks for two splits, several ask for one each.
+    turns = 2 if whole and head_dim <= 128 and rows * kv_heads < SHARED_FROM else 1
     parts = 0 if whole else rows * kv_heads * splits * group
     floats = scratch(parts * (head_dim + 2))
     arguments = (
@@ -365,7 +369,7 @@ def norm_rope_attend(
         is_one_plus(q_weight_form),
         is_one_plus(k_weight_form),
         whole,
-        2 if whole and head_dim <= 128 else 1,
+        turns,
         AT_ONCE,
     )
     return bind(_new_rows, (splits, kv_heads, rows), arguments, WARPS, stages=1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from triton.experimental.gluon import language as gl
@@ -23,7 +24,7 @@ from .check import DEVICE
 from .jit import shared_device, shared_kernel
 from .launch import bind
 from .overlap import release, wait
-from .scalar import round_bf16, silu_mul1
+from .scalar import decay1, round_bf16, sigmoid, silu_mul1
 from .sums import power_of_two
 
 __all__ = ["Linears", "Stream", "bind_stream", "stream_of"]
@@ -38,8 +39,11 @@ STAGE_VALUES = 64 * 256
 """Values of a stage's weights."""
 UNDER_WAY = 60 << 10
 """Bytes of a multiprocessor's weights that are asked for ahead."""
-MOST_BYTES = 208 << 10
-"""Shared memory of a multiprocessor's stages."""
+MOST_BYTES, HALF_BYTES = 220 << 10, 112 << 10
+"""Shared memory of a multiprocessor's stages; so much that the next launch's fit beside them."""
+SMALL_BYTES = 100 << 10
+"""A multiprocessor's share of a matrix that is under way as a whole, or nearly."""
+LEAST_STAGES, MOST_STAGES = 3, 8
 ALIGNED = 16
 """Bytes of a vector."""
 
@@ -70,6 +74,13 @@ class Linears:
     residual: torch.Tensor | None = None
     silu: bool = False
     """the matrix is gate above up, the output silu(gate) times up"""
+    gates: tuple[torch.Tensor, ...] = ()
+    """a_log and dt_bias: the matrix is b above a, the outputs decay and beta in float32"""
+
+    @property
+    def n(self) -> int:
+        """Outputs, or pairs of them."""
+        return self.outputs[0].shape[1] if self.gates else sum(y.shape[1] for y in self.outputs)
 
 
 def stream_of(linears: Linears) -> Stream | None:
@@ -77,28 +88,33 @@ def stream_of(linears: Linears) -> Stream | None:
     rows, k = linears.x.shape
     if DEVICE != "cuda" or rows > MOST_ROWS or not _aligned(linears.x, *linears.weights):
         return None
-    return stream_for(sum(y.shape[1] for y in linears.outputs), k, silu=linears.silu)
+    return stream_for(rows, linears.n, k, paired=linears.silu or bool(linears.gates))
 
 
-def stream_for(n: int, k: int, *, silu: bool) -> Stream | None:
-    """How up to sixteen rows stream through n outputs of k.
+def stream_for(rows: int, n: int, k: int, *, paired: bool) -> Stream | None:
+    """How a few rows stream through n outputs of k, or pairs of them.
 
     A multiprocessor's share of the outputs is one program's, or two programs', and enough of it
     is under way to keep memory busy, or all of it. The steps are the best of a grid on an H200.
     """
     share = -(-n // multiprocessors())
-    outputs = next((most for most in (16, 32, 64, 128) if share <= most), 128)
-    if outputs == 128 and share <= 128:
-        outputs = 64
-    wide = outputs * (2 if silu else 1)
-    step = next((s for s in STEPS if s * wide <= STAGE_VALUES and k % s == 0), None)
-    if n > MOST_OUTPUTS or share > 256 or step is None:
+    pairs = 2 if paired else 1
+    room = MOST_BYTES if 2 * share * k * pairs > SMALL_BYTES else HALF_BYTES
+    outputs = next((most for most in (16, 32, 64) if share <= most), 64 if share <= 128 else 128)
+    programs_each = -(-share // outputs)
+    wide = outputs * pairs
+
+    def fitting(step: int) -> int:
+        """Stages that there is room for."""
+        return room // (2 * (wide + power_of_two(rows, 8)) * step * programs_each)
+
+    whole = (step for step in STEPS if k % step == 0 and step * wide <= STAGE_VALUES)
+    step = next((step for step in whole if fitting(step) >= LEAST_STAGES), None)
+    if n > MOST_OUTPUTS or programs_each > 2 or step is None:
         return None
-    both = -(-share // outputs)
-    real = -(-share // both) * step * (4 if silu else 2)
-    stages = min(k // step, max(2, -(-UNDER_WAY // (both * real)))) + 1
-    stages = min(stages, MOST_BYTES // (2 * wide * step * both))
-    return Stream(outputs, step, stages, outputs >= 64)
+    asked = 2 * share * step * pairs
+    stages = min(k // step, max(2, -(-UNDER_WAY // asked))) + 1
+    return Stream(outputs, step, min(stages, MOST_STAGES, fitting(step)), outputs >= 64)
 
 
 @shared_device
@@ -155,10 +171,14 @@ def _streamed(
     x, w, to_k, to_v, q_bias, k_bias, v_bias, residual, q_out, k_out, v_out, rows, q_n, k_n, v_n,
     k, M: gl.constexpr, R: gl.constexpr, K: gl.constexpr, S: gl.constexpr, WARPGROUP: gl.constexpr,
     PARTS: gl.constexpr, Q_BIAS: gl.constexpr, K_BIAS: gl.constexpr, V_BIAS: gl.constexpr,
-    ADDS: gl.constexpr, SILU: gl.constexpr,
+    ADDS: gl.constexpr, SILU: gl.constexpr, GATES: gl.constexpr,
 ):  # fmt: skip
-    """W is q's matrix (or the only one); to_k and to_v lead from it to the others', in elements."""
+    """W is q's matrix (or the only one); to_k and to_v lead from it to the others', in elements.
+
+    GATES: w is b above a, k_bias is a_log, v_bias dt_bias, q_out the decay, k_out beta.
+    """
     release()
+    PAIRED: gl.constexpr = SILU or GATES
     WARPS: gl.constexpr = gl.num_warps()
     ACROSS: gl.constexpr = min(K // 8, 32)
     loads: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [WARPS, 1], [1, 0])
@@ -179,13 +199,13 @@ def _streamed(
     second = n.to(gl.int64) * k
     ws = gl.allocate_shared_memory(gl.bfloat16, [S, M, K], w_form)
     others = ws
-    if SILU:
+    if PAIRED:
         others = gl.allocate_shared_memory(gl.bfloat16, [S, M, K], w_form)
     xs = gl.allocate_shared_memory(gl.bfloat16, [S, R, K], x_form)
     steps = k // K
     for stage in gl.static_range(S - 1):
         here = held & (stage < steps)
-        _ask(w, second, at + stage * K, ws.index(stage), others.index(stage), here, SILU)
+        _ask(w, second, at + stage * K, ws.index(stage), others.index(stage), here, PAIRED)
         async_copy.commit_group()
     j = gl.arange(0, R, layout=gl.SliceLayout(1, loads))[:, None]
     x_at = x + j * k + gl.arange(0, K, layout=gl.SliceLayout(0, loads))[None, :]
@@ -205,19 +225,25 @@ def _streamed(
         gl.thread_barrier()
         full = step % S
         total = _product(ws.index(full), xs.index(full), total, WARPGROUP)
-        if SILU:
+        if PAIRED:
             other = _product(others.index(full), xs.index(full), other, WARPGROUP)
         ahead = step + S - 1
         free = ahead % S
         here = held & (ahead < steps)
-        _ask(w, second, at + ahead * K, ws.index(free), others.index(free), here, SILU)
+        _ask(w, second, at + ahead * K, ws.index(free), others.index(free), here, PAIRED)
         here = (j < rows) & (ahead < steps)
         async_copy.async_copy_global_to_shared(xs.index(free), x_at + ahead * K, mask=here)
         async_copy.commit_group()
     o = gl.arange(0, M, layout=gl.SliceLayout(1, mma))[:, None]
     r = gl.arange(0, R, layout=gl.SliceLayout(0, mma))[None, :]
     o = gl.where(o < count, first + o, n)
-    if SILU:
+    if GATES:
+        log = gl.load(k_bias + o, mask=o < n, other=0.0).to(gl.float32)
+        shift = gl.load(v_bias + o, mask=o < n, other=0.0).to(gl.float32)
+        here = (o < n) & (r < rows)
+        gl.store(q_out + r * n + o, decay1(log, round_bf16(other), shift), mask=here)
+        gl.store(k_out + r * n + o, sigmoid(round_bf16(total)), mask=here)
+    elif SILU:
         total = _biased(total, q_bias, o, o < n, Q_BIAS)
         other = _biased(other, q_bias + n, o, o < n, Q_BIAS)
         total = silu_mul1(round_bf16(total), round_bf16(other))
@@ -237,21 +263,19 @@ def _streamed(
 def bind_stream(linears: Linears, stream: Stream) -> object:
     """The launch of matrices that `stream_for` found a stream for."""
     rows, k = linears.x.shape
-    sizes = [y.shape[1] for y in linears.outputs]
     places = [weight.data_ptr() for weight in linears.weights]
-    leads = [(place - places[0]) // 2 for place in places]
-    absent = (3 - len(sizes)) * (0,)
-    biases, outputs = _three(linears.biases), _three(linears.outputs)
+    leads = _three([(place - places[0]) // 2 for place in places], 0)
+    sizes = [linears.n] if linears.gates else [y.shape[1] for y in linears.outputs]
+    biases = (None, *linears.gates) if linears.gates else linears.biases
     arguments = (
         linears.x,
         linears.weights[0],
-        *(*leads, *absent)[1:],
-        *(linears.x if bias is None else bias for bias in biases),
+        *leads[1:],
+        *_three([linears.x if bias is None else bias for bias in biases], linears.x),
         linears.x if linears.residual is None else linears.residual,
-        *(linears.x if y is None else y for y in outputs),
+        *_three(linears.outputs, linears.x),
         rows,
-        *sizes,
-        *absent,
+        *_three(sizes, 0),
         k,
         stream.outputs,
         power_of_two(rows, 8),
@@ -259,11 +283,12 @@ def bind_stream(linears: Linears, stream: Stream) -> object:
         stream.stages,
         stream.warpgroup,
         len(sizes),
-        *(bias is not None for bias in biases),
+        *_three([bias is not None for bias in linears.biases], False),
         linears.residual is not None,
         linears.silu,
+        bool(linears.gates),
     )
-    grid = (programs(sum(sizes), stream.outputs),)
+    grid = (programs(linears.n, stream.outputs),)
     return bind(_streamed, grid, arguments, stream.warps, kept=linears)
 
 
@@ -284,5 +309,6 @@ def multiprocessors() -> int:
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
 
 
-def _three(values: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-    return (*values, *(3 - len(values)) * (None,))
+def _three(values: Sequence[Any], absent: Any) -> tuple[Any, ...]:
+    """Three arguments, those that there are first."""
+    return (*values, *(3 - len(values)) * (absent,))

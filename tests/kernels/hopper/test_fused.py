@@ -215,7 +215,7 @@ def test_norm_rope_attend(gpu, kind, form, heads, kv_heads, head_dim, half, colu
     assert same(fused["v_pool"], written["v_pool"])
 
 
-@pytest.mark.parametrize("rows", (1, 5, 40, 300))
+@pytest.mark.parametrize("rows", (1, 5, 40, 70, 300))
 def test_norm_rope_attend_in_several_splits(gpu, rows):
     """Long sequences: parts that are merged, or whole rows where they are many."""
     kv_heads, head_dim, block, columns = 2, 128, 16, 40

@@ -55,18 +55,23 @@ def results(gpu, kind, rows, n, k) -> list[torch.Tensor]:
             x=x, weight=weight, bias=bias,
         )["y"]
     )  # fmt: skip
-    return found
+    gates = launched(
+        gpu.functions["gates.linear_gates"],
+        {name: Out(rows, n // 2, dtype=torch.float32) for name in ("decay", "beta")},
+        x=x, weight=weight, a_log=bias[: n // 2].clone(), dt_bias=bias[n // 2 :].clone(),
+    )  # fmt: skip
+    return [*found, gates["decay"], gates["beta"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", (1, 9, 16))
 @pytest.mark.parametrize(("n", "k"), [(1024, 1024), (8000, 512), (74, 256)])
 def test_every_stream_has_the_bits_of_the_tiles(gpu, monkeypatch, kind, rows, n, k):
-    monkeypatch.setattr(module(), "stream_for", lambda n, k, silu: None)
+    monkeypatch.setattr(module(), "stream_for", lambda rows, n, k, paired: None)
     tiled = results(gpu, kind, rows, n, k)
     for outputs, step, stages, warpgroup in STREAMS:
         stream = module().Stream(outputs, step, stages, warpgroup)
-        monkeypatch.setattr(module(), "stream_for", lambda n, k, silu, found=stream: found)
+        monkeypatch.setattr(module(), "stream_for", lambda rows, n, k, paired, found=stream: found)
         for index, (ours, theirs) in enumerate(
             zip(results(gpu, kind, rows, n, k), tiled, strict=True)
         ):
@@ -75,6 +80,6 @@ def test_every_stream_has_the_bits_of_the_tiles(gpu, monkeypatch, kind, rows, n,
 
 def test_small_linears_stream_and_odd_ones_do_not():
     stream_for = module().stream_for
-    assert stream_for(4096, 4096, silu=False) is not None
-    assert stream_for(100, 1000, silu=False) is None
-    assert stream_for(151936, 4096, silu=False) is None
+    assert stream_for(1, 4096, 4096, paired=False) is not None
+    assert stream_for(1, 100, 1000, paired=False) is None
+    assert stream_for(1, 151936, 4096, paired=False) is None
