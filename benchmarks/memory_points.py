@@ -1,8 +1,9 @@
-"""How fast serves are planned: points a second and milliseconds an inverse query.
+"""How fast serves are planned: points a second, a grid, and milliseconds an inverse query.
 
-Run it with `python benchmarks/memory_points.py [device] [model choice]` (b200, qwen3_8b). Each
-figure is a median of runs; each run starts from a model whose row buckets are planned and nothing
-else, unless it says so. Reach: 1000 points a second, 50 ms a query.
+Run it with `python benchmarks/memory_points.py [device] [model choice]` (b200, qwen3_8_27b_nvfp4).
+Each figure is a median of runs; each run starts from a model whose row buckets are planned and
+nothing else; `cold` is the same question to a model that nothing is planned of. Reach: 1000 points
+a second, 50 ms a query, a grid of 10,000 loads in 20 s.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import yaml
 
 from metpipe.circuit import Select, circuit_from_config
 from metpipe.memory import (
-    Device,
     Planned,
     Point,
     Question,
@@ -28,10 +28,11 @@ from metpipe.memory import (
     answered,
     evaluate,
     find_device,
-    questions,
     read_devices,
     read_kernel_set,
 )
+from metpipe.memory.grid import Loads, grid_of
+from metpipe.memory.queries import QUERIES, device_question
 from metpipe.resources import conf_dir, kernels_dir
 
 SERVE = Serve(
@@ -52,7 +53,7 @@ TIGHT_BYTES = 48 * 2**30
 
 def main() -> None:
     """Print the figures."""
-    device_id, choice = (*sys.argv[1:], *("b200", "qwen3_8b")[len(sys.argv) - 1 :])
+    device_id, choice = (*sys.argv[1:], *("b200", "qwen3_8_27b_nvfp4")[len(sys.argv) - 1 :])
     devices = read_devices(kernels_dir() / "DEVICES.toml")
     device = find_device(devices, device_id)
     config = yaml.safe_load((conf_dir() / "model" / f"{choice}.yaml").read_text())["config"]
@@ -64,14 +65,7 @@ def main() -> None:
         return Point(planned, device, SERVE, Workload(isl=4096, osl=1024, concurrency=8))
 
     def planned() -> Point:
-        point = unplanned()
-        for concurrency in (1, 8):
-            for isl in (1, 64, 4096):
-                evaluate(at(point, concurrency, isl))
-        for width in (2, 8) if point.has_draft_head else ():
-            serve = replace(point.serve, speculative=True, num_drafts=width - 1)
-            evaluate(replace(point, serve=serve))
-        return point
+        return warmed(unplanned())
 
     print(f"{choice} on {device.id}, {len(circuit.nodes)} nodes, medians of {RUNS} runs")
     first = timed(unplanned, evaluate)
@@ -81,18 +75,41 @@ def main() -> None:
     mixed = timed(planned, lambda point: [evaluate(one) for one in random_loads(point)])
     print(f"points, random loads             {POINTS / mixed:10.0f} /s")
 
-    def asked() -> list[Question]:
-        point = replace(planned(), device=tight(device))
-        gpus = [one for one in devices.by_id.values() if one.kind == "gpu"]
-        return list(questions(point, [replace(point, device=one) for one in gpus]))
+    loads = Loads(tuple(range(64, 6464, 64)), (1024,), tuple(range(1, 101)))
+    grid = timed(planned, lambda point: list(grid_of(point, loads)))
+    print(f"grid of {len(loads)} loads             {grid:10.2f} s")
 
-    for number, question in enumerate(asked()):
-        name = question.query
-        if question.why:
-            print(f"{name:<32} not asked: {question.why}")
-            continue
-        seconds = timed(lambda number=number: asked()[number], answered)
-        print(f"{name:<32} {seconds * 1e3:10.2f} ms")
+    gpus = [one for one in devices.by_id.values() if one.kind == "gpu"]
+
+    def to_device(point: Point) -> Question:
+        return device_question(point, [replace(point, device=one) for one in gpus])
+
+    for query in (*QUERIES, to_device):
+        show(query, lambda: tight(planned()), lambda: tight(unplanned()))
+
+
+def warmed(point: Point) -> Point:
+    """The point, with the row buckets of its model planned."""
+    for concurrency in (1, 8):
+        for isl in (1, 64, 4096):
+            evaluate(at(point, concurrency, isl))
+    for width in (2, 8) if point.has_draft_head else ():
+        serve = replace(point.serve, speculative=True, num_drafts=width - 1)
+        evaluate(replace(point, serve=serve))
+    return point
+
+
+def show(
+    query: Callable[[Point], Question], warm: Callable[[], Point], cold: Callable[[], Point]
+) -> None:
+    """One query's line: warm, and as the first question to its model."""
+    question = query(warm())
+    if question.why:
+        print(f"{question.query:<32} not asked: {question.why}")
+        return
+    seconds = timed(warm, lambda point: answered(query(point)))
+    first = timed(cold, lambda point: answered(query(point)))
+    print(f"{question.query:<32} {seconds * 1e3:10.2f} ms, cold {first * 1e3:8.2f} ms")
 
 
 def timed(prepare: Callable[[], Given], work: Callable[[Given], object]) -> float:
@@ -111,9 +128,9 @@ def at(point: Point, concurrency: int, isl: int) -> Point:
     return replace(point, workload=Workload(isl, point.workload.osl, concurrency))
 
 
-def tight(device: Device) -> Device:
-    """The device with less memory."""
-    return replace(device, memory_bytes=TIGHT_BYTES)
+def tight(point: Point) -> Point:
+    """The point on a device of less memory."""
+    return replace(point, device=replace(point.device, memory_bytes=TIGHT_BYTES))
 
 
 def random_loads(point: Point) -> list[Point]:

@@ -233,9 +233,17 @@ def _serve_flags() -> frozenset[str]:
 
 
 def _model_of(checkpoint: str, said: str, others: Sequence[str]) -> list[str]:
-    """The shipped choice for an id such as org/Name-8B; none if a folder is given beside it."""
+    """The shipped choice of a checkpoint's id, org/Name-8B; none if a folder is given beside it.
+
+    It is the one that states the id, else the one that is named like it.
+    """
+    choices = {path.stem: path for path in sorted((conf_dir() / "model").glob("*.yaml"))}
+    stating = re.compile(rf"^checkpoint_id: {re.escape(checkpoint)}$", re.MULTILINE | re.IGNORECASE)
+    for choice, path in choices.items():
+        if stating.search(_read_text(path, said)):
+            return [f"model={choice}"]
     stem = re.sub(r"\W", "_", checkpoint.rpartition("/")[2]).lower()
-    if (conf_dir() / "model" / f"{stem}.yaml").is_file():
+    if stem in choices:
         return [f"model={stem}"]
     if any(other.startswith("model.checkpoint=") for other in others):
         return []

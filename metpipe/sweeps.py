@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.text import Text
 
 from metpipe.errors import ConfigError, Exit
+from metpipe.nouns import number_of
 from metpipe.terminal import terminal
 
 __all__ = ["again", "announce", "asked_again", "planned", "report", "swept"]
@@ -45,7 +46,7 @@ def swept(argv: Sequence[str]) -> tuple[str, ...]:
 def announce(config: DictConfig) -> None:
     """Say that a sweep starts, and where it goes."""
     jobs = len(planned(config))
-    many = f"{jobs} jobs" if jobs else "jobs"
+    many = number_of(jobs, "job") if jobs else "jobs"
     how = config.hydra.runtime.choices["hydra/launcher"]
     line = f"sweep of {many}, launcher {how}: {config.hydra.sweep.dir}"
     terminal().print(Text(line, style="dim"), soft_wrap=True)

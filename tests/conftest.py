@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from metpipe import app
+from tests import fake_job
+from tests.command_lines import Line, Metpipe
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: test processes share the cores
 
@@ -14,6 +22,26 @@ def _fixed_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rich folds text by the terminal's width, which differs from machine to machine."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+@pytest.fixture
+def metpipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Metpipe]:
+    """Runs a command line in this process, in a fresh folder, with the fake job."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "metpipe.stages.job", fake_job.module())
+    monkeypatch.setattr(sys, "argv", ["metpipe"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*argv: str) -> Line:
+        status = app.status_of(argv)
+        captured = capsys.readouterr()
+        return Line(status, captured.out, captured.err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,76 +1,18 @@
-"""The command line, with a job that runs no model: statuses, help, completion, sweeps, reruns."""
+"""The command line, with a job that runs no model: statuses, help, completion, reruns."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from metpipe import app
 from metpipe.errors import Exit
-from tests import fake_job
-
-ROOT = Path(__file__).parents[1]
-
-
-class Line:
-    """One command line that ran: its status and what it printed."""
-
-    def __init__(self, status: Exit, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-
-Metpipe = Callable[..., Line]
-
-
-@pytest.fixture
-def metpipe(tmp_path, monkeypatch, capsys) -> Iterator[Metpipe]:
-    """Runs a command line in this process, in a fresh folder, with the fake job."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "metpipe.stages.job", fake_job.module())
-    monkeypatch.setattr(sys, "argv", ["metpipe"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*argv: str) -> Line:
-        status = app.status_of(argv)
-        captured = capsys.readouterr()
-        return Line(status, captured.out, captured.err)
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
-
-
-def only(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(pattern)
-    return found
-
-
-def spawn(*argv: str, cwd: Path, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "tests" / "fake_job.py"), *argv],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(folder: Path, pattern: str) -> None:
-    deadline = time.monotonic() + 30
-    while not list(folder.glob(pattern)):
-        assert time.monotonic() < deadline, f"no {pattern} in {folder}"
-        time.sleep(0.02)
+from tests.command_lines import ROOT, only, spawn, wait_for
 
 
 @pytest.mark.parametrize("status", [Exit.PASS, Exit.FAIL, Exit.INCONCLUSIVE])
@@ -135,23 +77,6 @@ def test_wrong_input_is_2_and_a_few_clear_lines(metpipe, argv, said):
 def test_nothing_is_left_behind_by_a_line_that_does_not_compose(metpipe, tmp_path):
     metpipe("hardware=nope")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_sweep_runs_on_behind_a_dead_job_and_exits_with_the_gravest(metpipe, tmp_path):
-    line = metpipe("steps=4", "-m", "seed=0,13,1")  # -m may stand anywhere
-    assert line.status is Exit.DIED
-    sweep = json.loads(only(tmp_path, "sweeps/*/*/sweep.json").read_text())
-    assert [job["status"] for job in sweep["jobs"]] == ["PASS", "DIED", "FAIL"]
-    assert set(sweep["jobs"][1]["overrides"]) == {"seed=13", "steps=4"}
-    assert sweep["jobs"][1]["error"] == "RuntimeError: the disk is on fire"
-    assert "Sweep of 3 jobs" in line.out
-
-
-def test_a_sweep_goes_on_behind_a_job_with_a_wrong_value(metpipe, tmp_path):
-    assert metpipe("-m", "steps=1,3").status is Exit.USAGE
-    sweep = json.loads(only(tmp_path, "sweeps/*/*/sweep.json").read_text())
-    assert [job["status"] for job in sweep["jobs"]] == ["USAGE", "PASS"]
-    assert sweep["jobs"][0]["error"].startswith("steps: must be at least 2, got 1")
 
 
 def test_a_device_s_id_is_accepted_as_it_is_written(metpipe, tmp_path):
@@ -302,19 +227,6 @@ def test_an_interrupt_while_the_program_is_imported_is_130_too(tmp_path, number)
     assert (child.returncode, err) == (130, "")
 
 
-def test_an_interrupted_sweep_is_130_and_reports_what_it_has(tmp_path):
-    child = spawn("-m", "seed=0,99,0", cwd=tmp_path)
-    wait_for(tmp_path, "sweeps/*/*/1/waiting")
-    child.send_signal(signal.SIGTERM)
-    out, err = child.communicate()
-    assert child.returncode == 130
-    assert "Traceback" not in err
-    sweep = json.loads(only(tmp_path, "sweeps/*/*/sweep.json").read_text())
-    assert [job["status"] for job in sweep["jobs"]] == ["PASS", "INTERRUPTED", "INTERRUPTED"]
-    assert sweep["jobs"][2]["error"] == "interrupted before it started"
-    assert "Sweep of 3 jobs" in out
-
-
 @pytest.mark.parametrize(("seed", "code"), [(0, 0), (1, 1), (2, 2), (13, 3), (4, 4)])
 def test_the_process_leaves_with_the_status(tmp_path, seed, code):
     child = spawn(f"seed={seed}", cwd=tmp_path)
@@ -341,64 +253,6 @@ def test_a_full_disk_behind_stdout_is_one_line_and_2(tmp_path, argv):
     assert line.startswith("stdout: can't be written (No space left on device)")
     ended = {json.loads(p.read_text())["status"] for p in tmp_path.rglob("outcome.json")}
     assert ended == {"seed=0": {"PASS"}, "-m": {"PASS", "FAIL"}}.get(argv[0], set())
-
-
-def test_each_job_of_a_sweep_is_a_line_and_its_report_a_file(metpipe, tmp_path):
-    line = metpipe("-m", "seed=0,13", "steps=3,4", "prompts=1")
-    head, *jobs = line.out.splitlines()[:5]
-    assert head.startswith("sweep of 4 jobs, launcher basic: sweeps/")
-    assert jobs[0].split() == ["job", "with", "seed", "0"]
-    assert line.out.count("#0 ") == 1
-    shown = [" ".join(text.split()) for text in line.out.splitlines() if text.startswith("#")]
-    assert shown == [
-        "#0 PASS seed=0 steps=3",
-        "#1 PASS seed=0 steps=4",
-        "#2 DIED seed=13 steps=3 RuntimeError: the disk is on fire",
-        "#3 DIED seed=13 steps=4 RuntimeError: the disk is on fire",
-    ]
-    assert len(list(tmp_path.glob("sweeps/*/*/*/report.txt"))) == 4
-
-
-def test_a_sweep_s_report_is_made_again(metpipe, tmp_path):
-    assert metpipe("-m", "seed=0,4").status is Exit.INCONCLUSIVE
-    folder = only(tmp_path, "sweeps/*/*")
-    written = (folder / "sweep.json").read_text()
-    (folder / "sweep.json").unlink()
-    again = metpipe(f"sweep={folder}")
-    assert again.status is Exit.INCONCLUSIVE
-    assert "Sweep of 2 jobs" in again.out
-    assert (folder / "sweep.json").read_text() == written
-    shutil.rmtree(folder / "1")
-    assert "the job never started" in metpipe(f"sweep={folder}").out
-
-
-def test_a_folder_that_is_no_sweep_s_is_2(metpipe, tmp_path):
-    metpipe("seed=0")
-    run = only(tmp_path, "runs/*/*")
-    for argv, said in (
-        ((f"sweep={run}",), "give the folder of a sweep"),
-        (("sweep=none",), "there is no none/multirun.yaml"),
-        (("sweep=none", "seed=1"), "takes no other arguments"),
-    ):
-        line = metpipe(*argv)
-        assert line.status is Exit.USAGE
-        assert line.err.startswith("config error\nsweep=")
-        assert said in line.err
-
-
-def test_one_unknown_choice_refuses_the_whole_sweep_before_its_first_job(metpipe, tmp_path):
-    line = metpipe("-m", "hardware=b200,nope")
-    assert line.status is Exit.USAGE
-    assert line.err.startswith("config error\nhardware=nope: there is no such choice")
-    assert list(tmp_path.rglob("outcome.json")) == []
-    assert "Sweep of" not in line.out
-
-
-def test_an_unknown_launcher_is_2_with_those_there_are(metpipe):
-    line = metpipe("-m", "seed=0,1", "hydra/launcher=nope")
-    assert line.status is Exit.USAGE
-    assert "hydra/launcher=nope: there is no such launcher" in line.err
-    assert "basic, joblib, submitit_local, submitit_slurm, ray" in line.err
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path):

@@ -336,6 +336,7 @@ def test_the_keys_are_a_deliberate_list():
             "capture_rows",
             "prompt_lookup",
             "workload",
+            "grid",
             "device",
             "kernels",
             "rule",
@@ -346,6 +347,7 @@ def test_the_keys_are_a_deliberate_list():
             "state_check",
             "memory",
             "ledger",
+            "report",
         ]
     )
     assert set(KEYS_OF_MODES) <= set(Run.model_fields)

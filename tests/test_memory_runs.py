@@ -109,6 +109,27 @@ def test_published_hybrids_are_planned_with_drafts(model, drafted):
     assert memory["inverse"]["max_verify"]["surely"] is not None
 
 
+def test_ten_thousand_loads_in_one_process(tmp_path):
+    run = metpipe(
+        "pipeline=memory",
+        "model=qwen3_8_27b_nvfp4",
+        "hardware=h100_sxm",
+        "serve.max_seq_len=131072",
+        "serve.max_batch_size=100",
+        "grid.concurrency=1..100",
+        "grid.isl=1024..102400/1024",
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = report_of(tmp_path)
+    grid = report["grid"]
+    assert len(grid["headroom_low"]) == len(grid["headroom_high"]) == 10_000
+    assert "10,000 loads, in" in run.stdout
+    # the load of its own, 1024 prompt tokens and one sequence, is the grid's first
+    assert grid["headroom_low"][0] == report["memory"]["totals"]["headroom_low"]
+    assert list(Path(tmp_path).rglob("grid.png")) or "metpipe[plot]" in run.stdout
+
+
 def test_a_model_made_for_less_is_asked_up_to_that():
     memory = planned("serve.max_seq_len=10000")
     assert memory["inverse"]["max_isl"]["high"] == 4096 - 256

@@ -140,12 +140,20 @@ def test_outside_bytes_that_nobody_knows_are_said_to_be_left_out():
         ("hardware=cpu", "hardware=cpu: met's engine runs on GPUs"),
         ("serve.weight_quantization=fp8", "met serves the tiers declared and nvfp4"),
         ("memory.met_version=4", r"memory\.met_version=4: no such version"),
-        ("model=gemma_4_31b_it_nvfp4", "attention of several widths"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(override, said):
     with pytest.raises(ConfigError, match=said):
         planned("model=qwen3_8b", override)
+
+
+def test_a_family_whose_arena_has_gaps_is_planned_and_says_so():
+    memory = planned("model=gemma_4_31b_it_nvfp4")
+    arena = next(term for term in memory["terms"] if term["id"] == "arena")
+    assert arena["low"] < arena["high"]
+    notes = "\n".join(memory["header"]["notes"])
+    assert "no formula of met's arena speaks of attention of several widths" in notes
+    assert "no copy is counted" in notes
 
 
 def test_the_ledger_of_this_process_is_held_to_this_engine(tmp_path):

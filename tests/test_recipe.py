@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from metpipe.errors import ConfigError
 from metpipe.recipe import expand
@@ -198,6 +199,7 @@ def test_every_shipped_recipe_composes(name):
 
 
 BOOT = Path(__file__).parent / "data" / "boots" / "moe-35b-fp8-recipe.toml"
+BOOTED = "Qwen/Qwen3.6-35B-A3B-FP8"
 
 
 def test_a_boot_brings_its_model_device_and_serve():
@@ -233,3 +235,18 @@ def test_a_boot_that_cannot_be_read_is_refused(argv, message):
 def test_a_boot_of_a_model_without_a_choice_says_what_is_missing(tmp_path):
     path = written(tmp_path / "b.toml", BOOT.read_text().replace("Qwen3.6-35B", "Qwen9-35B"))
     assert "no model choice is named 'qwen9_35b_a3b_fp8'" in refusal(f"ledger.boot={path}")
+
+
+PUBLISHED = {
+    path.stem: str(OmegaConf.load(path)["checkpoint_id"])
+    for path in sorted((conf_dir() / "model").glob("*.yaml"))
+    if OmegaConf.load(path)["checkpoint_id"] is not None
+}
+
+
+@pytest.mark.parametrize(("choice", "checkpoint"), PUBLISHED.items())
+def test_every_published_checkpoint_is_found_by_its_id(tmp_path, choice, checkpoint):
+    recipe = written(tmp_path / "r.yaml", f"model: {checkpoint}\n")
+    assert expand([f"recipe={recipe}"]).argv == [f"model={choice}"]
+    boot = written(tmp_path / "b.toml", BOOT.read_text().replace(BOOTED, checkpoint))
+    assert expand([f"ledger.boot={boot}"]).argv[0] == f"model={choice}"

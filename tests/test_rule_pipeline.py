@@ -14,7 +14,7 @@ from metpipe.circuit import read_rules
 from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.engine.microtest import AWKWARD, KINDS
 from metpipe.errors import ConfigError, Exit
-from metpipe.report.diff_section import RuleSection
+from metpipe.report.rule_section import RuleSection
 from metpipe.resources import kernels_dir
 from metpipe.stages.rule import judge_rule
 from metpipe.stages.write_report import Results, verdict_of

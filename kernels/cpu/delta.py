@@ -106,6 +106,15 @@ class _Heads(NamedTuple):
     step_count: int
 
 
+class _Norm(NamedTuple):
+    """What a norm behind the recurrence reads."""
+
+    weight: torch.Tensor
+    gate: torch.Tensor
+    gate_offset: int
+    eps: float
+
+
 def gdn_recurrence(
     *,
     qkv: torch.Tensor,
@@ -128,9 +137,7 @@ def gdn_recurrence(
     step_rows: i32 [rows], the row of steps that receives the slot's states after this row; where it
     is outside steps, or the slot outside h, nothing is written.
     """
-    return _bind(
-        qkv, decay, beta, h, slots, steps, step_rows, y, k_heads, k_dim, scale, None, None, 0, 0.0
-    )
+    return _bind(qkv, decay, beta, h, slots, steps, step_rows, y, k_heads, k_dim, scale, None)
 
 
 def recurrence_norm(
@@ -152,10 +159,8 @@ def recurrence_norm(
     eps: float,
 ) -> Launch:
     """`gdn_recurrence`, then `gated_rms_norm` into y of bf16: only h, steps and y are written."""
-    return _bind(
-        qkv, decay, beta, h, slots, steps, step_rows, y, k_heads, k_dim, scale, weight, gate,
-        gate_offset, eps,
-    )  # fmt: skip
+    norm = _Norm(weight, gate, gate_offset, eps)
+    return _bind(qkv, decay, beta, h, slots, steps, step_rows, y, k_heads, k_dim, scale, norm)
 
 
 def _bind(
@@ -170,19 +175,15 @@ def _bind(
     k_heads: int,
     k_dim: int,
     scale: float,
-    weight: torch.Tensor | None,
-    gate: torch.Tensor | None,
-    gate_offset: int,
-    eps: float,
+    norm: _Norm | None,
 ) -> Launch:
     shape = _heads(qkv, decay, h, steps, y, k_heads, k_dim)
     rows, heads, _, dk, dv, slot_count, step_count = shape
     read = {
         "qkv": qkv, "decay": decay, "beta": beta, "slots": slots, "step_rows": step_rows,
-        "weight": weight, "gate": gate,
+        "weight": norm and norm.weight, "gate": norm and norm.gate,
     }  # fmt: skip
     disjoint({"h": h, "steps": steps, "y": y}, read)
-    width = 0 if gate is None else gate_width(gate, gate_offset, heads * dv)
     arguments = (
         f32("qkv", qkv, tuple(qkv.shape)),
         f32("decay", decay, (rows, heads)),
@@ -191,16 +192,21 @@ def _bind(
         i32("slots", slots, (rows,)),
         f32("steps", steps, (step_count, heads * dk * dv)),
         i32("step_rows", step_rows, (rows,)),
-        (f32 if weight is None else bf16)("y", y, (rows, heads * dv)),
+        (f32 if norm is None else bf16)("y", y, (rows, heads * dv)),
         *shape,
         float(scale),
-        0 if weight is None else bf16("weight", weight, (dv,)),
-        0 if gate is None else bf16("gate", gate, (rows, width)),
-        width,
-        gate_offset,
-        float(eps),
+        *_norm_arguments(norm, rows, heads, dv),
     )
     return bind(_recurrence, arguments, (*read.values(), h, steps, y), 4 * rows * heads * dk * dv)
+
+
+def _norm_arguments(norm: _Norm | None, rows: int, heads: int, dv: int) -> tuple[int | float, ...]:
+    """Weight, gate, its columns and offset, eps: zeros where nothing is normed."""
+    if norm is None:
+        return 0, 0, 0, 0, 0.0
+    width = gate_width(norm.gate, norm.gate_offset, heads * dv)
+    weight, gate = bf16("weight", norm.weight, (dv,)), bf16("gate", norm.gate, (rows, width))
+    return weight, gate, width, norm.gate_offset, float(norm.eps)
 
 
 def _heads(

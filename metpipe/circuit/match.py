@@ -13,6 +13,7 @@ from metpipe.circuit.rules import Element, Rule, RuleSet
 from metpipe.circuit.situation import Situation, obstacle
 from metpipe.circuit.sources import sources_in
 from metpipe.circuit.vocabulary import MODES
+from metpipe.nouns import number_of
 
 __all__ = ["Chain", "cover"]
 
@@ -213,7 +214,8 @@ class _Matcher:
         left = f". Other ops with untaken nodes: {', '.join(others)}" if others else ""
         return Uncovered(
             f"no rule of {rules.source} takes the node {node.id} ({node.op}{role}) in mode "
-            f"{situation.mode} at {situation.rows} rows. Rules that name the op: {listed}{left}",
+            f"{situation.mode} at {number_of(situation.rows, 'row')}. Rules that name the op: "
+            f"{listed}{left}",
             ops=tuple(dict.fromkeys(_op_text(self.circuit.nodes[i]) for i in sorted(self.free))),
         )
 

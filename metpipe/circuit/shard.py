@@ -17,6 +17,7 @@ from metpipe.circuit.instantiate import instantiate
 from metpipe.circuit.ir import BlockInstance, Circuit, Edge
 from metpipe.circuit.weights import weight_matrix
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 
 __all__ = ["Ranks", "layers_of", "shard"]
 
@@ -102,8 +103,8 @@ def layers_of(circuit: Circuit, ranks: Ranks, stage: int) -> range:
     each, over = divmod(layers, stages)
     if not each:
         raise ConfigError(
-            f"{PIPELINE}={stages}: the model has {layers} layers, and each stage needs one; set it "
-            f"to {layers} or less"
+            f"{PIPELINE}={stages}: the model has {number_of(layers, 'layer')}, and each stage "
+            f"needs one; set it to {layers} or less"
         )
     sizes = [each + (stages - 1 - over <= index < stages - 1) for index in range(stages)]
     first = sum(sizes[:stage])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from metpipe.config.explain import Provenance, nearest_key, validate, with_source
-from metpipe.config.rules import KEYS_OF_MODES, MODES, NO_GRAPHS, WHAT_IFS, modes_of
+from metpipe.config.modes import KEYS_OF_MODES, MODES, modes_of, reads_prompts
+from metpipe.config.rules import NO_GRAPHS, WHAT_IFS
 from metpipe.config.run import Hardware, Model, Package, Run, Without
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant
@@ -23,6 +24,7 @@ __all__ = [
     "Without",
     "modes_of",
     "nearest_key",
+    "reads_prompts",
     "validate",
     "with_source",
 ]

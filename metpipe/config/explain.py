@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from metpipe.config.rules import problems, settled
+from metpipe.config.modes import settled
+from metpipe.config.rules import problems
 from metpipe.config.run import Run
 from metpipe.errors import ConfigError
 
@@ -46,7 +47,7 @@ class Provenance:
         return "conf/config.yaml"
 
     def _choice(self, group: str, choice: str) -> str:
-        typed = next((line for key, line in self.overrides if key == group), None)
+        typed = next((line for key, line in reversed(self.overrides) if key == group), None)
         file = f"conf/{group}/{choice}.yaml"
         return f"{file} ({self._override(typed)})" if typed else file
 
@@ -64,8 +65,8 @@ def validate(plain: Mapping[str, Any], provenance: Provenance) -> Run:
     try:
         run = settled(Run.model_validate(plain))
     except ValidationError as error:
-        raise ConfigError(_explain(error, provenance)) from None
-    wrong = list(problems(run))
+        raise ConfigError(_explain(error, plain, provenance)) from None
+    wrong = list(problems(run, {key for key, _ in provenance.overrides}))
     if wrong:
         lines = [f"{p.key}: {p.message}\n    set by {provenance.source(p.key)}" for p in wrong]
         raise ConfigError("\n".join(lines))
@@ -93,16 +94,28 @@ def _key_of_file(message: str, provenance: Provenance) -> str | None:
     return None
 
 
-def _explain(error: ValidationError, provenance: Provenance) -> str:
-    return "\n".join(line for item in error.errors() for line in _lines(item, provenance))
+def _explain(error: ValidationError, plain: Mapping[str, Any], provenance: Provenance) -> str:
+    return "\n".join(line for item in error.errors() for line in _lines(item, plain, provenance))
 
 
-def _lines(item: ErrorDetails, provenance: Provenance) -> Iterator[str]:
-    key = ".".join(map(str, item["loc"])) or "(the whole config)"
+def _lines(item: ErrorDetails, plain: Mapping[str, Any], provenance: Provenance) -> Iterator[str]:
+    key = ".".join(_typed(item["loc"], plain)) or "(the whole config)"
     yield f"{key}: {_sentence(item)}"
     yield f"    set by {provenance.source(key)}"
     if item["type"] == "extra_forbidden" and (near := nearest_key(key)):
         yield f"    did you mean {near}?"
+
+
+def _typed(loc: Iterable[int | str], plain: object) -> Iterator[str]:
+    """The parts of a key as they were typed: a number that stands for a list has no place in it."""
+    for part in loc:
+        if isinstance(part, int) and not isinstance(plain, list | tuple):
+            return
+        yield str(part)
+        if isinstance(plain, Mapping):
+            plain = plain.get(part)
+        elif isinstance(plain, list | tuple) and isinstance(part, int):
+            plain = plain[part]
 
 
 def _sentence(item: ErrorDetails) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Place", "Widths", "place"]
+__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Place", "Steps", "Widths", "place"]
 
 
 class Frozen(BaseModel):
@@ -25,15 +27,51 @@ def one_or_many(value: object) -> object:
     return value if value is None else (value,)
 
 
+def no_repeats(value: tuple[int, ...]) -> tuple[int, ...]:
+    """What stands in a list twice would be run and counted twice."""
+    for number, times in Counter(value).items():
+        if times > 1:
+            raise ValueError(f"holds {number} more than once; name each number once")
+    return value
+
+
 Number: TypeAlias = Annotated[int, Strict()]
 """A whole number; `true`, 4.0 and '4' are refused, since each is a slip of the hand."""
 Natural: TypeAlias = Annotated[Number, Field(ge=0)]
 Count: TypeAlias = Annotated[Number, Field(ge=1)]
-Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(one_or_many)]
-"""A list of counts, or one count."""
+Counts: TypeAlias = Annotated[
+    tuple[Count, ...], BeforeValidator(one_or_many), AfterValidator(no_repeats)
+]
+"""A list of different counts, or one count."""
 Width: TypeAlias = Annotated[Number, Field(ge=2)]
-Widths: TypeAlias = Annotated[tuple[Width, ...], BeforeValidator(one_or_many)]
-"""A list of widths (at least two rows each), or one."""
+Widths: TypeAlias = Annotated[
+    tuple[Width, ...], BeforeValidator(one_or_many), AfterValidator(no_repeats)
+]
+"""A list of different widths (at least two rows each), or one."""
+
+
+STEPS = re.compile(r"(\d+)\.\.(\d+)(?:/(\d+))?")
+
+
+def steps(value: object) -> object:
+    """`1..100` and `1024..65536/1024` are every (so many) number from the first to the last."""
+    if not isinstance(value, str):
+        return one_or_many(value)
+    if (found := STEPS.fullmatch(value)) is None:
+        raise ValueError("must be a number, a list, FIRST..LAST or FIRST..LAST/STEP")
+    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    if step < 1 or last < first:
+        raise ValueError("must rise from FIRST to LAST by a STEP of at least 1")
+    return tuple(range(first, last + 1, step))
+
+
+def ascending(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Each value once, from the least."""
+    return tuple(sorted(set(values)))
+
+
+Steps: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(steps), AfterValidator(ascending)]
+"""Counts in order, given as a number, a list, `1..100` or `1024..65536/1024`."""
 
 
 def place(value: str) -> str:

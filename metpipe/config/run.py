@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from metpipe.config.fields import Count, Counts, Frozen, Natural, Number, Place, Widths, place
+from metpipe.config.fields import (
+    Count,
+    Counts,
+    Frozen,
+    Natural,
+    Number,
+    Place,
+    Steps,
+    Widths,
+    place,
+)
 from metpipe.config.serve import Serve
 from metpipe.config.variant import Variant, Without
 
@@ -35,6 +45,9 @@ class Model(Frozen):
         default=None, description="the content of a config.json; weights are made from `seed`"
     )
     package: Package | None = Field(default=None, description="a package that carries it")
+    note: str | None = Field(
+        default=None, description="what of these facts is not known; a plan shows it"
+    )
     weights: Literal["random", "successor"] = Field(
         default="random",
         description="how weights are made for `config`; successor: a draft head is often right",
@@ -49,8 +62,8 @@ class Model(Frozen):
         if data.get("config") is None and data.get("package") is None:
             return data
         name = Path(data["checkpoint"]).name
-        replaced = {"checkpoint_id": None, "config": None, "package": None, "weights": "random"}
-        return data | {"name": name} | replaced
+        replaced = dict.fromkeys(("checkpoint_id", "config", "package", "note"))
+        return data | {"name": name, "weights": "random"} | replaced
 
 
 class Hardware(Frozen):
@@ -66,7 +79,8 @@ class Hardware(Frozen):
         default=False, description="a utilisation above the class's ceiling is an error, not a note"
     )
     require_calibrated: bool = Field(
-        default=False, description="an uncalibrated memory term is an error, not a range"
+        default=False,
+        description="a device whose driver nobody calibrated is an error, not a range",
     )
 
 
@@ -99,6 +113,19 @@ class Workload(Frozen):
     concurrency: Count = Field(description="sequences at once")
 
 
+class Grid(Frozen):
+    """Many loads at once: each combination; an axis that is null has the workload's value."""
+
+    isl: Steps | None = Field(description="prompt tokens: a list, FIRST..LAST or FIRST..LAST/STEP")
+    osl: Steps | None = Field(description="generated tokens")
+    concurrency: Steps | None = Field(description="sequences at once")
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether any axis is given."""
+        return any(axis is not None for axis in (self.isl, self.osl, self.concurrency))
+
+
 class Memory(Frozen):
     """How memory is planned and judged."""
 
@@ -106,8 +133,16 @@ class Memory(Frozen):
     met_version: Count | None = Field(
         description="with accounting=met: the version of that engine; null: the newest"
     )
-    per_node: bool = Field(description="show a row per node, not one per node of a block")
     must_fit: bool = Field(description="a plan over budget fails the run")
+
+
+class Shown(Frozen):
+    """How much of a report the console shows; the file has all of it."""
+
+    detail: bool = Field(
+        description="of a plan: each term's source, nodes, states, caches and runs as well"
+    )
+    per_node: bool = Field(description="that, with a row per node, not one per node of a block")
 
 
 class Ledger(Frozen):
@@ -187,6 +222,7 @@ class Run(Frozen):
     capture_rows: Natural = Field(description="what-if: hidden rows kept for the drafter's prefill")
     prompt_lookup: bool = Field(description="what-if: an n-gram index for prompt lookup")
     workload: Workload = Field(description="what memory is judged at")
+    grid: Grid = Field(description="many loads that memory is planned at, in one process")
 
     device: Literal["auto", "cpu", "cuda"] = Field(description="the machine that executes")
     kernels: Place | None = Field(description="a folder with your own rules and kernels")
@@ -198,6 +234,7 @@ class Run(Frozen):
     state_check: Literal["ends", "step"] = Field(description="when unowned bytes are digested")
     memory: Memory = Field(description="how memory is planned and judged")
     ledger: Ledger = Field(description="what the plan is checked against")
+    report: Shown = Field(description="how much of the report the console shows")
 
     @property
     def slots_follow(self) -> bool:

@@ -6,13 +6,13 @@ and the earlier steps must be equal, the changed step must differ, and no other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from metpipe.diff.comparison import Comparison
 from metpipe.diff.records import Control, ControlVerdict
 
-__all__ = ["PREFILL", "judge_detection", "judge_repeat"]
+__all__ = ["PREFILL", "judge_detection", "judge_path", "judge_repeat", "other_paths"]
 
 PREFILL = -1
 """The prefill's place before step 0, where a difference is a leak as well."""
@@ -32,6 +32,28 @@ def judge_repeat(comparison: Comparison, *, name: str = "repeat") -> Control:
         first_mismatch=comparison.first_mismatch,
         verdict=verdict,
         sentence=sentence + comparison.sentence,
+    )
+
+
+def other_paths(reference: Mapping[str, str], repeat: Mapping[str, str]) -> tuple[str, ...]:
+    """Steps ("mode rows") of a repeat that launched other kernels than the reference's did.
+
+    The reference may have run more: what it drafts from, it decodes beside.
+    """
+    return tuple(step for step, digest in repeat.items() if reference.get(step) != digest)
+
+
+def judge_path(steps: Sequence[str], *, name: str, mode: str) -> Control:
+    """A repeat that took another path: its equality, or its difference, is of other kernels."""
+    return Control(
+        name=name,
+        variant="legacy-repeat",
+        changed_step=None,
+        changed_row=None,
+        first_mismatch=None,
+        verdict="not_repeatable",
+        sentence=f"{name}, {mode}: took another path, other kernels ran in {', '.join(steps)}",
+        mode=mode,
     )
 
 

@@ -16,6 +16,9 @@ import torch
 
 __all__ = ["LogitsFile", "Rows"]
 
+IN_MEMORY = torch.device("cpu")
+"""The file's own mapping, of which nothing is copied."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -43,6 +46,7 @@ class LogitsFile:
     ) -> None:
         self.path = path
         self.rows = rows
+        self.content_RV = torch.from_numpy(rows).view(torch.bfloat16)
         self.form = form
         self.unwritten = unwritten
 
@@ -54,8 +58,11 @@ class LogitsFile:
         return cls(path, rows, form, unwritten=set(range(form.total)))
 
     @classmethod
-    def read_existing(cls, path: Path, form: Rows) -> LogitsFile:
-        """A file that was written out; raises ValueError when it holds something else."""
+    def read_existing(cls, path: Path, form: Rows, device: torch.device = IN_MEMORY) -> LogitsFile:
+        """A file that was written out; raises ValueError when it holds something else.
+
+        To another device it is copied whole, once: a copy a step would be a wait a step.
+        """
         # Copy on write: torch warns about memory that it may not write to.
         rows = np.load(path, mmap_mode="c", allow_pickle=False)
         if rows.dtype != np.uint16 or rows.ndim != 2:
@@ -64,7 +71,9 @@ class LogitsFile:
             )
         if len(rows) != form.total:
             raise ValueError(f"{path}: holds {len(rows)} rows, and the run has {form.total}.")
-        return cls(path, cast("npt.NDArray[np.uint16]", rows), form, unwritten=set())
+        file = cls(path, cast("npt.NDArray[np.uint16]", rows), form, unwritten=set())
+        file.content_RV = file.content_RV.to(device)
+        return file
 
     def write(self, step: int | None, logits_RV: torch.Tensor) -> None:
         """The rows of a step, or of the prefill (None)."""
@@ -85,12 +94,12 @@ class LogitsFile:
         cast("np.memmap[tuple[int, int], np.dtype[np.uint16]]", self.rows).flush()
 
     def read(self, step: int | None) -> torch.Tensor:
-        """The rows of a step, or of the prefill (None): bf16 [rows, V], a view of the file."""
+        """The rows of a step, or of the prefill (None): bf16 [rows, V], a view."""
         first, count = self.place(step)
         # Two rows of zeros would be equal, so a row that was never written is not given out.
         if missing := self.unwritten.intersection(range(first, first + count)):
             raise ValueError(f"{self.path}: row {min(missing)} was not written yet.")
-        return torch.from_numpy(self.rows[first : first + count]).view(torch.bfloat16)
+        return self.content_RV[first : first + count]
 
     def place(self, step: int | None) -> tuple[int, int]:
         """The first row of a step (None: the prefill), and how many it has."""

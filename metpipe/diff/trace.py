@@ -21,7 +21,8 @@ class Trace:
     step_digests: tuple[tuple[str, ...], ...]
     """Of each row of each step."""
     step_states: tuple[tuple[str, ...], ...]
-    """After each step, hex over what each sequence wrote in it, and its recurrent state."""
+    """After each step, hex over what each sequence wrote in it, and its recurrent state; behind it
+    that of what the draft head wrote, where it runs."""
     state_digests: Mapping[str, str]
     """At the end, label -> hex; of the slots and blocks that the sequences own."""
     enqueue_ms: tuple[float, ...]
@@ -34,6 +35,8 @@ class Trace:
     """Ids that the draft head gave: before the first step, then after each."""
     draft_ms: tuple[float, ...] = ()
     """Time of the draft head behind each step, milliseconds; empty where it does not run."""
+    following: tuple[int, ...] = ()
+    """Of a verify, the token that each sequence would be fed next."""
     slots: tuple[int, ...] = ()
     """The state slot of each sequence."""
     computed: int = 0

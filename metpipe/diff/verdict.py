@@ -29,6 +29,7 @@ class Case:
     name: str
     comparison: Comparison
     expect: Expect = "equal"
+    mode: str = "single"
 
     @property
     def judged(self) -> bool:
@@ -105,21 +106,22 @@ def wrong(evidence: Evidence) -> Iterator[str]:
 
 def unproven(evidence: Evidence) -> Iterator[str]:
     """What a PASS would need and this run does not show."""
-    judged = [case.comparison.variant for case in evidence.cases if case.judged]
-    judged += [cell.variant for cell in evidence.cells if cell.promised]
+    judged = [(case.comparison.variant, case.mode) for case in evidence.cases if case.judged]
+    judged += [(cell.variant, "invariance") for cell in evidence.cells if cell.promised]
     if not judged:
         yield "nothing was compared: no judged comparison."
     shown_only = unjudged_variants(evidence)
-    controlled = {control.variant for control in evidence.controls}
-    for variant in dict.fromkeys(judged):
-        if variant not in controlled:
-            yield f"{variant}: no detection control ran, so its comparison could be blind."
+    controlled = {(control.variant, control.mode) for control in evidence.controls}
+    for variant, mode in dict.fromkeys(judged):
+        if (variant, mode) not in controlled:
+            where = variant if mode == "single" else f"{variant}, {mode}"
+            yield f"{where}: no detection control ran, so its comparison could be blind."
     for control in evidence.controls:
         if control.verdict in ("blind", "late") and control.variant not in shown_only:
             yield control.sentence
     yield from evidence.unexercised
     for pair in evidence.vacuous:
-        if not pair.allowed and pair.variant in judged:
+        if not pair.allowed and pair.variant in {variant for variant, _ in judged}:
             yield pair.sentence
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from metpipe.circuit import plans_digest
 
-__all__ = ["Coverage", "Disclosure", "PlanFacts"]
+__all__ = ["Coverage", "Disclosure", "PlanFacts", "digest_of_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class Disclosure:
     """"mode rows" -> the state slots that its launches saw, each layout once"""
     steps: Mapping[str, int] = field(default_factory=dict)
     """"mode rows" -> steps that ran"""
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """"mode rows" -> SHA-256 over the names of the kernels that a step launches, in their order"""
     seconds: float = 0.0
     """wall time inside steps"""
 
@@ -63,3 +66,8 @@ class Disclosure:
         if not self.plan_digests:
             return None
         return plans_digest(self.plan_digests[key] for key in sorted(self.plan_digests))
+
+
+def digest_of_names(kernels: Iterable[str]) -> str:
+    """SHA-256 over the names of launched kernels, each followed by a newline."""
+    return hashlib.sha256("".join(f"{name}\n" for name in kernels).encode()).hexdigest()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from metpipe.circuit import padded_rows
-from metpipe.engine.disclosure import Coverage, Disclosure, PlanFacts
+from metpipe.engine.disclosure import Coverage, Disclosure, PlanFacts, digest_of_names
 from metpipe.engine.graphs import capture
 from metpipe.engine.pools import Sequence
 from metpipe.engine.program import Launch
@@ -43,8 +42,8 @@ class BoundStep:
     """the greedy choice of each row of logits, i32"""
     hidden_RD: torch.Tensor | None
     """the stream before the final norm; None where there is no draft head"""
-    kernels: Mapping[str, int]
-    """kernel name -> launches of it"""
+    kernels: tuple[str, ...]
+    """the kernel of each launch, in their order"""
     plan: PlanFacts | None
     """None for the hand-written forward"""
 
@@ -261,8 +260,8 @@ class Forward:
         """What has run so far under this forward."""
         launches: Counter[str] = Counter()
         for key, times in self._ran.items():
-            for kernel, count in self._bound[key].kernels.items():
-                launches[kernel] += count * times
+            for kernel in self._bound[key].kernels:
+                launches[kernel] += times
         plans = {
             key: plan for key in sorted(self._ran) if (plan := self._bound[key].plan) is not None
         }
@@ -272,13 +271,17 @@ class Forward:
             plan_digests={f"{mode} {rows}": plan.digest for (mode, rows), plan in plans.items()},
             kernel_digests={kernel: self.runner.kernel_digest(kernel) for kernel in launches},
             launches=dict(launches),
-            launches_per_step=sum(decode.kernels.values()) if decode else None,
+            launches_per_step=len(decode.kernels) if decode else None,
             rules=tuple(sorted({rule for plan in plans.values() for rule in plan.rules})),
             coverage=tuple(
                 Coverage(mode, rows, plan.groups, plan.bit_identical)
                 for (mode, rows), plan in plans.items()
             ),
             slots={f"{mode} {rows}": tuple(at) for (mode, rows), at in self._layouts.items()},
+            paths={
+                f"{mode} {rows}": digest_of_names(self._bound[mode, rows].kernels)
+                for mode, rows in sorted(self._ran)
+            },
             steps={f"{mode} {rows}": count for (mode, rows), count in sorted(self._ran.items())},
             seconds=self.seconds,
             graphs=self.graphs,

@@ -37,6 +37,8 @@ class Sources:
 
     modules: Mapping[str, _Module]
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)
+    _read: dict[Statement, tuple[str, list[str]]] = field(default_factory=dict)
+    """statement -> its code, and the names that it uses: many kernels share their callees"""
 
     def digest(self, module: str, name: str) -> str:
         """Hex SHA-256 of the closure of `name` in `module`.
@@ -66,7 +68,12 @@ class Sources:
     def _line(self, module: str, name: str) -> str:
         short = module.split(".", 2)[-1]
         statement = self._statement(module, name)
-        return f"{short}.{name}: " + ("" if statement is None else ast.dump(statement))
+        return f"{short}.{name}: " + ("" if statement is None else self._code(statement)[0])
+
+    def _code(self, statement: Statement) -> tuple[str, list[str]]:
+        if statement not in self._read:
+            self._read[statement] = ast.dump(statement), _names(statement)
+        return self._read[statement]
 
     def _statement(self, module: str, name: str) -> Statement | None:
         known = self.modules.get(module)
@@ -82,7 +89,7 @@ class Sources:
         if known is None or statement is None:
             return
         yield from ((module, f"#{i}") for i in range(len(known.always)))
-        for used in _names(statement):
+        for used in self._code(statement)[1]:
             if used in known.bound:
                 yield module, used
             elif used in known.imported:

@@ -20,8 +20,9 @@ from metpipe.engine.checkpoints.cache import cache_dir
 from metpipe.engine.kernel_digest import Sources, index_sources
 from metpipe.engine.kernel_imports import check_imports
 from metpipe.engine.kernel_modules import forget_package, import_functions
-from metpipe.engine.promises import parse_promises
+from metpipe.engine.promises import check_promises, parse_promises
 from metpipe.errors import ConfigError
+from metpipe.resources import kernels_dir
 
 __all__ = ["BUILT_IN", "OVERLAY_PACKAGE", "SHIPPED", "KernelSet", "load_kernel_set"]
 
@@ -97,7 +98,9 @@ def load_kernel_set(folder: Path, *, package: str, on: str = BUILT_IN) -> Kernel
     hardware = parse_hardware(_read(about), str(about))
     folder = about.parent if hardware.inherits is None else about.parent.parent / hardware.inherits
     texts = {name: _read(folder / name) for name in TABLES} | {about.name: _read(about)}
-    parse_promises(texts["INVARIANCE.toml"], str(folder / "INVARIANCE.toml"))
+    promises = str(folder / "INVARIANCE.toml")
+    found = parse_promises(texts["INVARIANCE.toml"], promises)
+    check_promises(found, promises, _families(), whole=package == on)
     files = _source_files(folder, package)
     sources = {module: _read(path) for module, path in files.items()}
     below = {} if package == on else _texts.get(on, {})
@@ -117,6 +120,12 @@ def load_kernel_set(folder: Path, *, package: str, on: str = BUILT_IN) -> Kernel
     loaded = KernelSet(folder, package, hardware, digest, functions, texts, cache_dir, index)
     _loaded[package] = (code, loaded)
     return loaded
+
+
+def _families() -> frozenset[str]:
+    """Every family that a circuit describes."""
+    files = (kernels_dir() / "circuits").glob("*.config.toml")
+    return frozenset(file.name.removesuffix(".config.toml") for file in files)
 
 
 def _read(path: Path) -> str:

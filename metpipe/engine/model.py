@@ -50,6 +50,8 @@ class Model:
     sizes: PoolSizes
     allocator: Allocator
     digests: StateDigests = field(init=False)
+    _poisoned: bool = False
+    """all of the state is poison, but for what was handed out since"""
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,15 +81,28 @@ class Model:
         """Write over all state, so that no right bytes of an earlier run are there to be read.
 
         NaN, which a weight of zero does not hide; a number for keys, whose NaN a masked maximum
-        may drop. Opening a sequence zeroes its slot again. No sequence may be open.
+        may drop. What no sequence was handed since the last time is as it was then, unless
+        `distrust` says otherwise. Opening a sequence zeroes its slot again. No sequence
+        may be open.
         """
+        blocks, slots = self.pool.blocks, self.pool.slots
         for name, pool in self.states.items():
+            is_slot = self.circuit.states[name].kind == "recurrent"
+            unit = 1 if is_slot else self.sizes.block_size
+            used = (slots if is_slot else blocks).taken_below if self._poisoned else len(pool)
             is_key = self.circuit.states[name].local.endswith(".k")
-            pool.fill_(POISONED_KEY if is_key else math.nan)
+            for part in (pool[: used * unit], pool[-unit:]):  # the last is the dummy's
+                part.fill_(POISONED_KEY if is_key else math.nan)
         for pool in self.snapshots.values():
             pool.fill_(math.nan)
         if self.drafter_hidden_SD is not None:
             self.drafter_hidden_SD.fill_(math.nan)
+        blocks.taken_below = slots.taken_below = 0
+        self._poisoned = True
+
+    def distrust(self) -> None:
+        """What nobody was handed has been written: poison all of it the next time."""
+        self._poisoned = False
 
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's blocks and slot back."""

@@ -32,7 +32,15 @@ from metpipe.engine.weights import load_weights, weight_shapes
 from metpipe.errors import ConfigError
 from metpipe.resources import kernels_dir
 
-__all__ = ["circuit_of", "one_plus_of_config", "open_model", "shapes_of_config"]
+__all__ = [
+    "check_executed",
+    "check_room",
+    "circuit_of",
+    "needed_bytes",
+    "one_plus_of_config",
+    "open_model",
+    "shapes_of_config",
+]
 
 
 def circuit_of(config: Mapping[str, object], source: str) -> Circuit:
@@ -59,6 +67,34 @@ def one_plus_of_config(config: Mapping[str, object]) -> frozenset[str]:
     )
 
 
+def check_executed(checkpoint: Checkpoint, circuit: Circuit, sets: KernelSets) -> None:
+    """Refuse, from headers alone, what this engine would not run as it was meant.
+
+    Raises:
+        ConfigError: the family or a weight's format is not executed, a tensor is missing or
+            misshapen, or the process is not as the kernel set needs it.
+    """
+    _refuse_unexecuted(circuit, checkpoint.source)
+    _check_environment(sets)
+    shapes = weight_shapes(circuit, checkpoint.tensors)
+    _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
+
+
+def needed_bytes(
+    checkpoint: Checkpoint, circuit: Circuit, sets: KernelSets, sizes: PoolSizes
+) -> int:
+    """Bytes of weights, pools and scratch, and of what grows with the longest sequence."""
+    return _bytes_of_pools(checkpoint, circuit, sets, sizes) + _bytes_of_max_seq_len(circuit, sizes)
+
+
+def _bytes_of_pools(
+    checkpoint: Checkpoint, circuit: Circuit, sets: KernelSets, sizes: PoolSizes
+) -> int:
+    needed = required_memory(weight_shapes(circuit, checkpoint.tensors))
+    needed += pool_bytes(circuit, pool_shapes(circuit, sizes))
+    return needed + _scratch_bytes(circuit, sets, sizes)
+
+
 def _bytes_of_max_seq_len(circuit: Circuit, sizes: PoolSizes) -> int:
     """The block table of a step, and one pair of rope tables: what grows with the longest sequence.
 
@@ -67,6 +103,21 @@ def _bytes_of_max_seq_len(circuit: Circuit, sizes: PoolSizes) -> int:
     columns = table_columns(sizes.max_seq_len, sizes.block_size)
     angles = sizes.max_seq_len * circuit.dims["head_dim"] // 2
     return step_bytes(sizes.max_rows, columns) + angles * (2 * 4 + 3 * 8)
+
+
+def check_room(
+    checkpoint: Checkpoint, circuit: Circuit, sets: KernelSets, sizes: PoolSizes
+) -> None:
+    """Refuse what this machine's free memory does not hold.
+
+    Raises:
+        ConfigError: saying how much is needed, and how much is free.
+    """
+    needed = _bytes_of_pools(checkpoint, circuit, sets, sizes)
+    check_memory(needed, sets.device, what=f"weights and KV pools of {checkpoint.name}")
+    needed += _bytes_of_max_seq_len(circuit, sizes)
+    said = f"serve.max_seq_len={sizes.max_seq_len}: block table, rope tables, weights and KV pools"
+    check_memory(needed, sets.device, what=said)
 
 
 def open_model(
@@ -81,16 +132,8 @@ def open_model(
     Raises:
         ConfigError: a tensor is missing or misshapen, or this machine has too little memory.
     """
-    _refuse_unexecuted(circuit, checkpoint.source)
-    _check_environment(sets)
-    shapes = weight_shapes(circuit, checkpoint.tensors)
-    _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
-    needed = required_memory(shapes) + pool_bytes(circuit, pool_shapes(circuit, sizes))
-    needed += _scratch_bytes(circuit, sets, sizes)
-    check_memory(needed, sets.device, what=f"weights and KV pools of {checkpoint.name}")
-    needed += _bytes_of_max_seq_len(circuit, sizes)
-    said = f"serve.max_seq_len={sizes.max_seq_len}: block table, rope tables, weights and KV pools"
-    check_memory(needed, sets.device, what=said)
+    check_executed(checkpoint, circuit, sets)
+    check_room(checkpoint, circuit, sets, sizes)
     allocator = Allocator(sets.device)
     _reserve_scratch(circuit, sets, sizes, allocator)
     return Model(

@@ -23,6 +23,8 @@ class FreeList:
     knob: str
     _stack: list[int] = field(init=False)
     _owned: set[int] = field(init=False)
+    taken_below: int = 0
+    """no unit from this one on was handed out since this was last set to 0"""
 
     def __post_init__(self) -> None:
         self._stack = list(range(self.size - 1, -1, -1))
@@ -46,6 +48,7 @@ class FreeList:
             )
         unit = self._stack.pop()
         self._owned.add(unit)
+        self.taken_below = max(self.taken_below, unit + 1)
         return unit
 
     def give(self, unit: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -25,8 +24,8 @@ class Program:
     plan: Plan
     rows: int
     launches: tuple[Launch, ...]
-    kernels: Mapping[str, int]
-    """kernel name -> launches of it in one run"""
+    kernels: tuple[str, ...]
+    """the kernel of each launch"""
     outputs: Mapping[str, torch.Tensor]
     """buffer name (logits, tokens) -> view of the arena, overwritten by the next run"""
 
@@ -52,18 +51,18 @@ def compile_program(
 ) -> Program:
     """Bind every group's kernels to their arguments, in execution order."""
     launches: list[Launch] = []
-    ran: Counter[str] = Counter()
+    launched: list[str] = []
     for group in plan.groups:
         _refuse_repeat(group)
         for kernel in group.rule.kernels:
             launches.append(_bind(kernel, group, sources, kernels))
-            ran[kernel.name] += 1
+            launched.append(kernel.name)
     outputs = {
         edge.buffer: sources.edges[edge.id]
         for edge in plan.circuit.edges.values()
         if edge.buffer is not None and edge.id in sources.edges
     }
-    return Program(plan, rows, tuple(launches), dict(ran), outputs)
+    return Program(plan, rows, tuple(launches), tuple(launched), outputs)
 
 
 def _refuse_repeat(group: Group) -> None:

@@ -91,9 +91,9 @@ class LegacyRunner:
         """The hand-written launches for `rows` rows; only prefill and draft are of their own."""
         self._launched.clear()
         step = self._legacy.bind(mode, rows)
-        counts = {name: self._launched.count(name) for name in dict.fromkeys(self._launched)}
+        kernels = tuple(self._launched)
         run = in_one_launch(self._kernels, step.launches)
-        return BoundStep(run, step.logits_SV, step.tokens_S1, step.hidden_RD, counts, plan=None)
+        return BoundStep(run, step.logits_SV, step.tokens_S1, step.hidden_RD, kernels, plan=None)
 
     def kernel_digest(self, kernel: str) -> str:
         """The built-in set's digest of a kernel."""

@@ -61,7 +61,7 @@ class StateDigests:
     """The digests of one model's pools."""
 
     paged: _Pools
-    drafted: _Pools
+    drafted_pools: _Pools
     """paged pools of the draft head"""
     recurrent: _Pools
     hash_spans: HashSpans
@@ -102,7 +102,7 @@ class StateDigests:
         found = {}
         for pools, length in (
             (self.paged, sequence.length),
-            (self.drafted, sequence.draft_length),
+            (self.drafted_pools, sequence.draft_length),
         ):
             first, count = self._block_runs(sequence, length)
             found.update(self._by_pool(pools, first, count))
@@ -118,7 +118,7 @@ class StateDigests:
         held = [block for owner in owners for block in owner.blocks]
         first, count = runs_without(held, num_blocks - 1)
         found = {}
-        for pools in (self.paged, self.drafted):
+        for pools in (self.paged, self.drafted_pools):
             found.update(self._by_pool(pools, first * self.block_size, count * self.block_size))
         slots = runs_without([owner.slot for owner in owners], num_slots)
         found.update(self._by_pool(self.recurrent, *slots))
@@ -130,7 +130,7 @@ class StateDigests:
         What a step owns and may write: the main model's paged rows of the step's tokens, and the
         whole recurrent state.
         """
-        rows = self._token_rows(sequences, counts)
+        rows = self._token_rows(sequences, [one.length for one in sequences], counts)
         slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
         num_rows, num_slots = len(rows), len(slots)
         paged = self.paged.spans(rows, np.ones(num_rows, dtype=np.int64))
@@ -143,6 +143,17 @@ class StateDigests:
         by_row = hashes[:split].reshape(-1, num_rows, 2).swapaxes(0, 1)
         by_slot = hashes[split:].reshape(-1, num_slots, 2).swapaxes(0, 1)
         return self._joined(by_row, by_slot, counts)
+
+    def drafted(self, sequences: Items[Sequence], count: int) -> tuple[str, ...]:
+        """Per sequence, 128-bit hex over its last `count` tokens in the draft head's cache."""
+        lengths, counts = [one.draft_length for one in sequences], [count] * len(sequences)
+        rows = self._token_rows(sequences, lengths, counts)
+        addresses, sizes = self.drafted_pools.spans(rows, np.ones(len(rows), dtype=np.int64))
+        hashes = self.hash_spans(addresses=addresses, sizes=sizes)
+        by_row = hashes.reshape(-1, len(rows), 2).swapaxes(0, 1)
+        each = count * by_row.shape[1] * HASH_BYTES
+        at = each * np.arange(len(sequences), dtype=np.int64)
+        return hexes_of(self._fold(by_row.ravel(), at, np.full_like(at, each)))
 
     def _joined(self, by_row: U64, by_slot: U64, counts: Items[int]) -> tuple[str, ...]:
         """Per sequence, the hash of its rows' hashes, then of its slot's."""
@@ -189,14 +200,16 @@ class StateDigests:
         first = np.array(blocks, dtype=np.int64) * self.block_size
         return first, np.array(count, dtype=np.int64)
 
-    def _token_rows(self, sequences: Items[Sequence], counts: Items[int]) -> I64:
-        """Pool row of each written token, sequence by sequence."""
+    def _token_rows(
+        self, sequences: Items[Sequence], lengths: Items[int], counts: Items[int]
+    ) -> I64:
+        """Pool row of each sequence's last `counts` of `lengths` tokens, sequence by sequence."""
         size = self.block_size
         return np.array(
             [
                 sequence.blocks[token // size] * size + token % size
-                for sequence, count in zip(sequences, counts, strict=True)
-                for token in range(sequence.length - count, sequence.length)
+                for sequence, length, count in zip(sequences, lengths, counts, strict=True)
+                for token in range(length - count, length)
             ],
             dtype=np.int64,
         )

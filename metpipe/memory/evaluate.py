@@ -34,6 +34,9 @@ ACCOUNTINGS: Mapping[str, Accounting] = {
 CONTEXT = DriverFloor(475 * 2**20, "a probe of gb10: context 250, modules 94, local memory 131 MiB")
 """Where the range of a device begins on whose class nobody saw less."""
 
+ADDRESSES = 2**63
+"""An engine's sizes are signed."""
+
 UNCALIBRATED_FIXED_BYTES = 2**30
 UNCALIBRATED_PER_MILLE = 21
 """gb10's law is the upper end for a device that nobody calibrated."""
@@ -119,7 +122,14 @@ def _budget(point: Point) -> int:
 
 
 def _span(terms: tuple[Term, ...]) -> tuple[int, int]:
-    return sum(term.low for term in terms), sum(term.high for term in terms)
+    low, high = sum(term.low for term in terms), sum(term.high for term in terms)
+    if high >= ADDRESSES:
+        largest = max(terms, key=lambda term: term.high)
+        raise ConfigError(
+            f"memory: the plan takes {high} bytes ({largest.id} {largest.high}), more than any "
+            "memory has addresses for; lower workload.concurrency, workload.isl or the slots"
+        )
+    return low, high
 
 
 def driver_term(point: Point, budget: int) -> Term:

@@ -138,8 +138,8 @@ def _dtype(point: Point, group: StateGroup) -> tuple[str, int]:
     match group.format:
         case "{kv_cache_dtype}":
             dtype = point.serve.kv_cache_dtype
-            return dtype, formulas.element_bytes(dtype, "serve.kv_cache_dtype")
+            return dtype, formulas.element_bytes(dtype, f"serve.kv_cache_dtype={dtype}")
         case "{ssm_h_storage}":
             dtype = "f16" if point.serve.ssm_h_dtype == "f16-pool" else point.serve.ssm_h_dtype
-            return dtype, formulas.element_bytes(dtype, "serve.ssm_h_dtype")
+            return dtype, formulas.element_bytes(dtype, f"serve.ssm_h_dtype={dtype}")
     return group.format, formulas.element_bytes(group.format, group.local)

@@ -37,7 +37,7 @@ ALLOCATED: Mapping[str, frozenset[str]] = {
 
 SPLIT_ROWS, SPLITS = 128, 16
 """A decode that splits its keys keeps parts for each row: the widest that is padded to, and the
-most parts of met's engine (memory.md 15)."""
+most parts of met's engine (section 15 of met's account)."""
 
 
 def is_foreign(point: Point) -> bool:

@@ -10,11 +10,15 @@ from metpipe.memory.met.side import MetSide
 from metpipe.memory.parallel import Parallel
 from metpipe.memory.planned import Planned
 from metpipe.memory.serve import Serve
+from metpipe.nouns import number_of
 
 __all__ = ["WIDEST_AUTO", "Boot", "Point", "Workload", "refuse_impossible"]
 
 WIDEST_AUTO = 128
 """The most sequences that are asked about when the slots follow them."""
+
+MOST = 2**31 - 1
+"""Positions and slots are i32 in a step's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +105,16 @@ def refuse_impossible(point: Point) -> None:
 
     Raises:
         ConfigError: more sequences than slots, a sequence longer than the serve allows, a count
-            below one, a device without a known size, a utilisation that the device refuses.
+            below one or beyond i32, a device without a known size, a utilisation that the device
+            refuses.
     """
     _refuse_counts(point)
     load, serve = point.workload, point.serve
     if load.concurrency > point.num_slots:
         raise ConfigError(
-            f"workload.concurrency={load.concurrency} is more than the {point.num_slots} slots; "
-            "lower it, or raise serve.max_batch_size (or slots, where it is given)"
+            f"workload.concurrency={load.concurrency} is more than the "
+            f"{number_of(point.num_slots, 'slot')}; lower it, or raise "
+            "serve.max_batch_size (or slots, where it is given)"
         )
     if point.num_tokens > serve.max_seq_len:
         raise ConfigError(
@@ -132,6 +138,10 @@ def _refuse_counts(point: Point) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"{name}: must be at least 1, got {count}")
+        if count > MOST:
+            raise ConfigError(
+                f"{name}={count}: more than {MOST}, the most that positions and slots can name"
+            )
 
 
 def _refuse_device(device: Device, utilization: float) -> None:

@@ -31,39 +31,49 @@ def to_record(
     changes that would make it fit.
     """
     counts = report.counts
-    copies = [copy for node in counts.nodes for copy in node.derived]
     return {
         "schema": SCHEMA,
-        "header": {
-            "accounting": report.accounting,
-            "device": report.device,
-            "kernel_set": report.kernel_set,
-            "device_bytes": report.device_bytes,
-            "notes": [*report.notes, *notes],
-            "facts": dict(facts or {}),
-        },
+        "header": _header(report, notes, facts or {}),
         "terms": [asdict(term) for term in report.terms],
         "nodes": [_share(share) for share in shares],
         "states": [{**asdict(state), "states": list(state.states)} for state in counts.states],
         "runs": [{**asdict(run), "uncovered": list(run.uncovered)} for run in counts.runs],
         "workspaces": [asdict(workspace) for workspace in counts.workspaces],
-        "totals": {
-            "low": report.total_low,
-            "high": report.total_high,
-            "budget": report.budget,
-            "host": counts.host,
-            "leaked": sum(copy.bytes for copy in copies if copy.leaked),
-            "planned": max(run.arena for run in counts.runs),
-            "headroom_low": report.headroom_low,
-            "headroom_high": report.headroom_high,
-            "answer": report.answer,
-        },
+        "totals": _totals(report),
         "pool": None if report.pool is None else _pool(report.pool),
         "inverse": {answer.query: _inverse(answer) for answer in inverse},
         "fixes": [asdict(fix) for fix in fixes],
         "ranks": [_rank(rank, report.budget) for rank in report.ranks],
         "fullest": report.fullest,
         "ledger": None if ledger is None else [_ledger_row(row) for row in ledger],
+    }
+
+
+def _header(
+    report: MemoryReport, notes: tuple[str, ...], facts: Mapping[str, str]
+) -> dict[str, object]:
+    return {
+        "accounting": report.accounting,
+        "device": report.device,
+        "kernel_set": report.kernel_set,
+        "device_bytes": report.device_bytes,
+        "notes": [*report.notes, *notes],
+        "facts": dict(facts),
+    }
+
+
+def _totals(report: MemoryReport) -> dict[str, object]:
+    copies = [copy for node in report.counts.nodes for copy in node.derived]
+    return {
+        "low": report.total_low,
+        "high": report.total_high,
+        "budget": report.budget,
+        "host": report.counts.host,
+        "leaked": sum(copy.bytes for copy in copies if copy.leaked),
+        "planned": max(run.arena for run in report.counts.runs),
+        "headroom_low": report.headroom_low,
+        "headroom_high": report.headroom_high,
+        "answer": report.answer,
     }
 
 

@@ -1,4 +1,4 @@
-"""Scratch buffers of the kernel families that a serve's programs launch (memory.md 14)."""
+"""Scratch buffers of the kernel families that a serve launches (section 14 of met's account)."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import torch
 from metpipe.engine.checkpoints import Checkpoint
 from metpipe.engine.checkpoints.memory_check import free_memory
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 from metpipe.oracle.checkpoint_files import CheckpointFiles
 from metpipe.oracle.library import gguf_read_once, transformers_version
 
@@ -57,7 +58,7 @@ class OutsideModel:
             raise ConfigError(
                 f"oracle=transformers: transformers {transformers_version()} finds no "
                 f"{', '.join(missing[:3])} in {files.path} "
-                f"({len(missing)} tensors missing), so its logits would be random; "
+                f"({number_of(len(missing), 'tensor')} missing), so its logits would be random; "
                 "run with oracle=null"
             )
         _cast(model, torch.bfloat16)

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pydantic_core
+
 from metpipe.errors import ConfigError
 
 __all__ = ["DIGEST", "RESULT", "STAGE", "Store", "digest_of"]
@@ -148,8 +150,8 @@ def _broken(store: Store, key: str, why: str) -> ConfigError:
 
 
 def write_json(path: Path, record: Mapping[str, object]) -> None:
-    """Write a record as JSON."""
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    """Write a record as JSON; ValueError for what JSON has no form of."""
+    path.write_bytes(pydantic_core.to_json(record, indent=1, inf_nan_mode="constants") + b"\n")
 
 
 def _link(source: str, target: str) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from metpipe.report.boot_section import BootSection
 from metpipe.report.schema import Report
-from metpipe.report.units import indented, plain_table
+from metpipe.report.units import indented, plain_table, titled
 
 __all__ = ["parts"]
 
@@ -21,15 +21,15 @@ def parts(report: Report) -> Iterator[RenderableType]:
     """What there is to show of a boot."""
     if (boot := report.boot) is not None:
         unexplained = f"{boot.unattributed / MIB:,.1f} MiB of the ledger belong to none of them"
-        yield Group(terms(boot), indented(unexplained, "dim"))
+        title = f"Boot of {boot.checkpoint} (met, version {boot.version}): MiB"
+        yield Group(titled(title, terms(boot)), indented(unexplained, "dim"))
         if boot.reserve:
             yield reserve(boot)
 
 
 def terms(boot: BootSection) -> Table:
     """One row a term that the boot's ledger itemizes."""
-    title = f"Boot of {boot.checkpoint} (met, version {boot.version}): MiB"
-    table = plain_table(title, "term", "predicted", "measured", "error", "tolerance")
+    table = plain_table(None, "term", "predicted", "measured", "error", "tolerance")
     table.add_column("result")
     for line in boot.terms:
         table.add_row(

@@ -68,7 +68,10 @@ def _table(mode: str, cases: Sequence[ShownCase], names: Sequence[str]) -> Group
 def _shared(cases: Sequence[ShownCase]) -> str:
     """The prompts' lengths, where all cases have the same."""
     ranges = {case.token_range for case in cases}
-    return f", {ranges.pop()} tokens" if len(ranges) == 1 and len(cases) > 1 else ""
+    if len(ranges) != 1 or len(cases) == 1:
+        return ""
+    (shared,) = ranges
+    return f", {shared} {'token' if shared == '1' else 'tokens'}"
 
 
 def _facts(cases: Sequence[ShownCase]) -> dict[str, list[str]]:

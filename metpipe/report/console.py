@@ -11,9 +11,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from metpipe.report import boot_tables, diff_tables, memory_tables
+from metpipe.nouns import number_of
+from metpipe.report import boot_tables, diff_tables, grid_tables, memory_tables
 from metpipe.report.diff_section import DiffSection, Overhead
+from metpipe.report.memory_answers import counted
 from metpipe.report.schema import Executed, Planned, Report
+from metpipe.report.shown import COMPACT, Shown
 from metpipe.report.shown_case import shown_cases
 from metpipe.report.units import ratio, size
 
@@ -29,24 +32,34 @@ VERDICT_STYLES = {
 }
 
 
-def show(report: Report, console: Console, path: Path | None = None) -> None:
-    """Print the whole report; `path` is where its data was written."""
+def show(
+    report: Report,
+    console: Console,
+    path: Path | None = None,
+    shown: Shown = COMPACT,
+    picture: str = "",
+) -> None:
+    """Print the report; `path` is where its data was written, whatever of it is shown.
+
+    `picture` says where one was drawn, or why none was.
+    """
     console.print()
-    console.print(_header(report))
+    console.print(_header(report, shown))
     for part in (
         *diff_tables.parts(report),
-        *memory_tables.parts(report),
+        *memory_tables.parts(report, shown),
+        *grid_tables.parts(report),
         *boot_tables.parts(report),
     ):
         console.print()
         console.print(part)
     console.print()
     console.print(Rule(style="dim"))
-    console.print(_pointers(report, path))
+    console.print(_pointers(report, path, picture))
     console.print(verdict(report))
 
 
-def _pointers(report: Report, path: Path | None) -> Table:
+def _pointers(report: Report, path: Path | None, picture: str) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
@@ -56,15 +69,18 @@ def _pointers(report: Report, path: Path | None) -> Table:
         grid.add_row("overhead", _overhead(report.diff.overhead))
     if path is not None:
         grid.add_row("report", str(path))
+    if picture:
+        grid.add_row("picture", picture)
     return grid
 
 
 def verdict(report: Report) -> Table:
-    """The verdict, and each of its reasons on a line of its own."""
+    """The verdict, each of its reasons on a line of its own, and last whose memory was counted."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style=VERDICT_STYLES[report.verdict], no_wrap=True)
     grid.add_column(overflow="fold")
-    first, *others = report.reasons or ("",)
+    whose = () if report.memory is None else (counted(report.memory),)
+    first, *others = (*report.reasons, *whose) or ("",)
     grid.add_row(report.verdict, Text(first))
     for reason in others:
         grid.add_row("", Text(reason))
@@ -85,7 +101,7 @@ def covered(report: Report) -> str:
     if report.boot is not None:
         parts.append(f"boot {'disagrees' if report.boot.misses else 'agrees'}")
     if report.rule is not None:
-        parts.append(f"rule {report.rule.id} over {len(report.rule.cases)} cases")
+        parts.append(f"rule {report.rule.id} over {number_of(len(report.rule.cases), 'case')}")
     return "; ".join(parts)
 
 
@@ -103,9 +119,9 @@ def _judged(diff: DiffSection) -> str:
     if over and set(of_modes) != {"single"}:
         counts = ", ".join(f"{number} {mode}" for mode, number in of_modes.items())
         of = f"of {next(iter(of_modes))}" if len(of_modes) == 1 else f"({counts})"
-        over[0] += f" in {len(cases)} {'case' if len(cases) == 1 else 'cases'} {of}"
+        over[0] += f" in {number_of(len(cases), 'case')} {of}"
     if promised:
-        over.append(f"{len(promised)} promised pairs of ways")
+        over.append(f"{number_of(len(promised), 'promised pair')} of ways")
     return f"{_and(names) or 'no forward'} judged over {' and '.join(over)}, byte for byte"
 
 
@@ -120,12 +136,14 @@ def _overhead(cost: Overhead) -> str:
     return f"diff {ratio(cost.total_seconds, cost.forward_seconds)} the sum of its forwards {times}"
 
 
-def _header(report: Report) -> Table:
+def _header(report: Report, shown: Shown) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     origin = report.provenance
     grid.add_row("run", f"{origin.id}  {report.model}")
+    if shown.behind:
+        grid.add_row("set", " ".join(origin.overrides) or "nothing: all defaults")
     if (checkpoint := origin.checkpoint) is not None:
         digest = "" if checkpoint.digest is None else f", sha256 {checkpoint.digest[:12]}"
         grid.add_row("checkpoint", f"{checkpoint.source} ({checkpoint.reader}{digest})")

@@ -1,4 +1,4 @@
-"""The diff's part of the report, the oracle's, and that of one rule judged alone."""
+"""The diff's part of the report."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ __all__ = [
     "Launched",
     "Localized",
     "Moved",
-    "OracleRow",
-    "OracleSection",
     "Overhead",
     "Prompt",
-    "RuleCase",
-    "RuleSection",
     "Severity",
     "Speculation",
     "StateDifference",
@@ -268,7 +264,9 @@ class Localized(Record):
     """Where a difference starts."""
 
     variant: str
-    prompt: int
+    mode: str
+    case: str = Field(description="prompt 0, width 8, K=3, ...")
+    prompt: int | None = Field(description="of plain decoding, which prompt")
     step: int | None
     layer: int | None
     node: str
@@ -298,77 +296,12 @@ class DiffSection(Record):
     launched: tuple[Launched, ...] = ()
     speculation: tuple[Speculation, ...] = ()
     invariance: tuple[InvarianceCell, ...] = ()
+    invariance_steps: int | None = Field(
+        default=None, description="decode steps of each leg of the table: `steps`, at most 8"
+    )
     overhead: Overhead | None = Field(default=None, description="null where a run was cached")
 
     @property
     def repeat_variants(self) -> frozenset[str]:
         """What the reference's repeats are called; in the invariance table each forward repeats."""
         return frozenset(c.variant for c in self.repeat if c.mode != "invariance")
-
-
-class OracleRow(Record):
-    """One prompt under an outside implementation."""
-
-    tokens: int
-    positions: int
-    top1_agreement: float
-    max_abs_difference: float | None
-    tolerance: float
-    noise: float | None = Field(
-        description="max |difference| of the implementation's own bf16 forward from its fp32 one"
-    )
-    rms_difference: float | None = Field(description="over all positions and logits")
-    rms_tolerance: float
-    clear: int = Field(description="positions whose top-1 leads by more than two tolerances")
-    clear_flips: int = Field(description="of these, positions with another top-1")
-
-    @property
-    def passed(self) -> bool:
-        """Whether both differences are numbers within their tolerance; no clear top-1 differs."""
-        return (
-            _within(self.max_abs_difference, self.tolerance)
-            and _within(self.rms_difference, self.rms_tolerance)
-            and self.clear_flips == 0
-        )
-
-
-def _within(difference: float | None, tolerance: float) -> bool:
-    return difference is not None and difference <= tolerance
-
-
-class OracleSection(Record):
-    """Is the reference right, and not only equal to itself?"""
-
-    name: str
-    version: str
-    reader: str
-    prompts: tuple[OracleRow, ...]
-    passed: bool
-    sentence: str
-
-
-class RuleCase(Record):
-    """A rule's kernel against the chain it replaces, on one kind of values."""
-
-    name: str
-    rows: int
-    unequal_bytes: int
-    severity: Severity | None = None
-
-
-class RuleSection(Record):
-    """One rule judged alone."""
-
-    id: str
-    numerics: str
-    kernels: tuple[str, ...]
-    cases: tuple[RuleCase, ...]
-    fused_launches: int
-    chain_launches: int
-    fused_ms_median: float | None
-    chain_ms_median: float | None
-    passed: bool
-    unexercised: tuple[str, ...] = Field(
-        default=(), description="outputs that nothing can be said of; the reason not to pass"
-    )
-    sentence: str

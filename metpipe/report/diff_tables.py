@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from metpipe.nouns import number_of
 from metpipe.report.case_tables import case_tables
 from metpipe.report.control_lines import controls
 from metpipe.report.diff_section import Comparison, DiffSection, Localized, Timing
@@ -54,7 +55,7 @@ def _diff(diff: DiffSection) -> Iterator[RenderableType]:
     yield from case_tables(diff)
     if differing := list(_differing(cases)):
         yield Group(differences(differing), *_places(diff.localized))
-    yield from invariance(diff.invariance)
+    yield from invariance(diff.invariance, diff.invariance_steps)
     yield Group(Text("Controls", style="bold"), controls(diff))
 
 
@@ -105,10 +106,11 @@ def _ran(cases: Sequence[ShownCase]) -> str:
     modes = len({case.mode for case in cases})
     if {case.mode for case in cases} != {"single"}:
         of_modes = f" of {modes} modes" if modes > 1 else ""
-        return f"{len(cases)} {'case' if len(cases) == 1 else 'cases'}{of_modes}"
+        return f"{number_of(len(cases), 'case')}{of_modes}"
     lengths = ", ".join(case.token_range for case in cases[:6])
     more = ", ..." if len(cases) > 6 else ""
-    return f"{len(cases)} {'prompt' if len(cases) == 1 else 'prompts'} of {lengths}{more} tokens"
+    tokens = "token" if lengths == "1" else "tokens"
+    return f"{number_of(len(cases), 'prompt')} of {lengths}{more} {tokens}"
 
 
 def _names(diff: DiffSection, cases: Sequence[ShownCase]) -> list[str]:

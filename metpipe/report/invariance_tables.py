@@ -17,12 +17,16 @@ MAX_LINES = 12
 """Cells that differ and get a line; report.json has all."""
 
 
-def invariance(cells: Sequence[InvarianceCell]) -> Iterator[RenderableType]:
-    """The table, and a line for each cell that differs; nothing where none was compared."""
+def invariance(cells: Sequence[InvarianceCell], steps: int | None) -> Iterator[RenderableType]:
+    """The table, and a line for each cell that differs; nothing where none was compared.
+
+    `steps`: the decode steps of a leg.
+    """
     if not cells:
         return
     names = list(dict.fromkeys(cell.variant for cell in cells))
-    table = plain_table("Invariance: the same row computed two ways", "axis")
+    of = "" if steps is None else f", over {steps} decode steps"
+    table = plain_table(f"Invariance: the same row computed two ways{of}", "axis")
     table.add_column("promised", no_wrap=True)
     for header in ("pairs", "rows", *names):
         table.add_column(header, justify="right")

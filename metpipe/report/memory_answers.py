@@ -9,28 +9,40 @@ from rich.table import Table
 from metpipe.report.memory_section import MemorySection, Query, Value
 from metpipe.report.units import count, plain_table, size
 
-__all__ = ["between", "fixes", "queries", "ranks", "span"]
+__all__ = ["between", "counted", "fixes", "queries", "ranks", "span"]
 
 WHAT = {
-    "max_concurrency": "sequences at once",
-    "max_isl": "prompt tokens",
-    "max_osl": "generated tokens",
-    "max_slots": "state slots",
-    "max_snapshot_slots": "snapshots of recurrent state",
-    "max_verify": "rows of a verify",
+    "max_concurrency": "sequence{s} at once",
+    "max_isl": "prompt token{s}",
+    "max_osl": "generated token{s}",
+    "max_slots": "state slot{s}",
+    "max_snapshot_slots": "snapshot{s} of recurrent state",
+    "max_verify": "row{s} of a verify",
     "min_utilization": "the smallest share of the device's memory that would do",
     "min_device": "the smallest device that would do",
 }
-"""Query -> what is counted."""
+"""Query -> what is counted, of which there may be one or more."""
 
 FLAGS = "the most that the serve flags allow"
 LIMITS = dict.fromkeys(("max_slots", "max_snapshot_slots", "max_verify"), "the most that is asked")
 """What an answer at the end of its range means."""
 
 
-def queries(memory: MemorySection) -> Iterator[str]:
-    """A line each; what was not asked says why."""
+def counted(memory: MemorySection) -> str:
+    """Whose engine the bill is of, and whether anybody calibrated it on the device."""
+    said, totals = f"{memory.header.accounting}'s engine counted", memory.totals
+    if not any(term.status == "uncalibrated" and term.high for term in memory.terms):
+        return said
+    spread = totals.high - totals.low
+    wide = f", a range of {size(spread)}" if spread else ""
+    return f"{said}; uncalibrated on {memory.header.device}{wide}"
+
+
+def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:
+    """A line each; `unasked`: also for what was not asked, with the reason."""
     for name, query in memory.inverse.items():
+        if query.why and not unasked:
+            continue
         yield _query(name, query, memory)
         if query.exceptions:
             yield (
@@ -41,7 +53,7 @@ def queries(memory: MemorySection) -> Iterator[str]:
 
 
 def _query(name: str, query: Query, memory: MemorySection) -> str:
-    what, at = WHAT[name], _at(name, memory)
+    what, at = WHAT[name].format(s="" if query.possibly == 1 else "s"), _at(name, memory)
     if query.why:
         return f"{what}: not asked, {query.why}"
     least = query.low if query.sense == "most" else query.high

@@ -44,13 +44,11 @@ class Fold:
         return (self.stored, self.derived, self.activations, self.workspace, self.state)
 
 
-def parts(memory: MemorySection) -> Iterator[RenderableType]:
-    """The tables, for an accounting that says something above its numbers, or on demand."""
-    if not (memory.header.facts or memory.per_node):
-        return
+def parts(memory: MemorySection, *, per_node: bool = False) -> Iterator[RenderableType]:
+    """The tables, below what the accounting says above its numbers."""
     if memory.header.facts:
         yield facts(memory)
-    yield nodes(memory)
+    yield nodes(memory, per_node=per_node)
     yield states(memory)
     yield runs(memory)
     if memory.workspaces:
@@ -67,13 +65,13 @@ def facts(memory: MemorySection) -> Table:
     return grid
 
 
-def nodes(memory: MemorySection) -> Table:
+def nodes(memory: MemorySection, *, per_node: bool = False) -> Table:
     """What each node owns, in the model's order; a row of nothing is left out."""
     table = plain_table("Nodes: MiB", "node")
     table.add_column("op", no_wrap=True)
     for column in ("x", "stored", "derived", "activations", "workspace", "state"):
         table.add_column(column, justify="right", no_wrap=True)
-    for row in folded(memory.nodes, per_node=memory.per_node):
+    for row in folded(memory.nodes, per_node=per_node):
         if any(row.sizes):
             table.add_row(row.key, row.op, count(row.nodes), *map(_mib, row.sizes))
     return table

@@ -201,7 +201,6 @@ class MemorySection(Record):
     schema_number: int = Field(alias="schema")
     header: Header
     workload: Workload
-    per_node: bool = Field(description="a row per node is asked for, not one per node of a block")
     terms: tuple[Term, ...]
     totals: Totals
     inverse: dict[str, Query]
@@ -227,12 +226,10 @@ class LedgerSection(Record):
         return bool(self.rows) and all(row.agrees for row in self.rows)
 
 
-def memory_section(
-    record: Mapping[str, object], workload: Mapping[str, int], *, per_node: bool = False
-) -> MemorySection:
+def memory_section(record: Mapping[str, object], workload: Mapping[str, int]) -> MemorySection:
     """The section of a memory record; its ledger rows have a section of their own."""
     own = {key: value for key, value in record.items() if key != "ledger"}
-    return MemorySection.model_validate(own | {"workload": workload, "per_node": per_node})
+    return MemorySection.model_validate(own | {"workload": workload})
 
 
 def ledger_section(source: str, rows: Iterable[Mapping[str, object]]) -> LedgerSection:

@@ -9,49 +9,71 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from metpipe.nouns import number_of
 from metpipe.report import memory_detail
 from metpipe.report.memory_answers import between, fixes, queries, ranks, span
 from metpipe.report.memory_section import LedgerLine, LedgerSection, MemorySection, Term
 from metpipe.report.schema import Report
-from metpipe.report.units import count, indented, plain_table, size
+from metpipe.report.shown import COMPACT, Shown
+from metpipe.report.units import count, indented, plain_table, size, titled
 
 __all__ = ["parts"]
 
+STATUS_STYLES = {"exact": "green", "calibrated": "cyan", "uncalibrated": "yellow"}
 ANSWER_STYLES = {"fits": "green", "does not fit": "bold red", "depends": "bold yellow"}
 
 
-def parts(report: Report) -> Iterator[RenderableType]:
+def parts(report: Report, shown: Shown = COMPACT) -> Iterator[RenderableType]:
     """What there is to show of the memory plan and the ledger."""
     if (memory := report.memory) is not None:
-        yield from memory_detail.parts(memory)
+        if shown.behind:
+            yield from memory_detail.parts(memory, per_node=shown.per_node)
         if memory.ranks:
             yield ranks(memory)
-        yield Group(bill(memory), *_answer(memory))
+        shown_bill = titled(_title(memory), bill(memory, sources=shown.behind))
+        yield Group(shown_bill, *_answer(memory, shown))
     if report.ledger is not None:
         yield Group(ledger(report.ledger), _agreement(report.ledger))
 
 
-def bill(memory: MemorySection) -> Table:
-    """One row a term, then the total, the budget and the room that is left."""
-    load, totals = memory.workload, memory.totals
-    table = plain_table(
-        f"Memory on {memory.header.device}: {load.isl} + {load.osl} tokens, "
-        f"{load.concurrency} at once{_whose(memory)}",
-        *("term", "size"),
-    )
+def bill(memory: MemorySection, *, sources: bool = False) -> Table:
+    """One row a term, then the total, the budget and the room that is left.
+
+    Without sources, a term of nothing is left out.
+    """
+    totals = memory.totals
+    table = plain_table(None, "term", "size", "of budget")
     table.add_column("status", no_wrap=True)
-    table.add_column("source", style="dim", overflow="fold")
+    if sources:
+        table.add_column("source", style="dim", overflow="fold")
     for term in memory.terms:
-        table.add_row(term.id, span(term.low, term.high, size), term.status, _source(term))
+        if term.high or sources:
+            status = Text(term.status, style=STATUS_STYLES[term.status])
+            cells = (span(term.low, term.high, size), _share(term.high, totals.budget), status)
+            table.add_row(term.id, *cells, *([_source(term)] * sources))
     table.add_row()
-    table.add_row("total", span(totals.low, totals.high, size), style="bold")
+    total = span(totals.low, totals.high, size)
+    table.add_row("total", total, _share(totals.high, totals.budget), style="bold")
     table.add_row("budget", size(totals.budget))
     room = span(totals.headroom_low, totals.headroom_high, size)
-    table.add_row("headroom", room, Text(totals.answer, style=ANSWER_STYLES[totals.answer]))
+    table.add_row("headroom", room, "", Text(totals.answer, style=ANSWER_STYLES[totals.answer]))
     return table
 
 
-def _whose(memory: MemorySection) -> str:
+def _share(num_bytes: int, budget: int) -> str:
+    """Of the budget, in percent: of a range its upper end."""
+    return f"{100 * num_bytes / budget:,.1f} %" if budget > 0 else "-"
+
+
+def _title(memory: MemorySection) -> str:
+    load = memory.workload
+    return (
+        f"Memory on {memory.header.device}: {load.isl} + {load.osl} tokens, "
+        f"{load.concurrency} at once{_ranks(memory)}"
+    )
+
+
+def _ranks(memory: MemorySection) -> str:
     if not memory.ranks:
         return ""
     rank, total = memory.ranks[memory.fullest], memory.ranks[-1].last + 1
@@ -64,25 +86,28 @@ def _source(term: Term) -> str:
     return term.source.splitlines()[0] if term.source else ""
 
 
-def _answer(memory: MemorySection) -> Iterator[Padding]:
-    yield from map(indented, queries(memory))
+def _answer(memory: MemorySection, shown: Shown) -> Iterator[Padding]:
+    yield from map(indented, queries(memory, unasked=shown.behind))
     for line in fixes(memory):
         yield indented(line, "yellow")
     if (pool := memory.pool) is not None:
         yield indented(
             f"the budget leaves {between(pool.blocks_low, pool.blocks_high)} blocks of "
-            f"{pool.block_size} tokens ({size(pool.block_bytes)} each); "
+            f"{number_of(pool.block_size, 'token')} ({size(pool.block_bytes)} each); "
             f"this workload needs {count(pool.blocks_needed)}"
         )
     yield from map(indented, _asides(memory))
     for note in memory.header.notes:
         yield indented(f"note: {note}", "cyan")
-    yield indented(f"counted: the allocations of {memory.header.accounting}'s engine", "dim")
+    if not shown.behind:
+        yield indented("report.detail=true says where each number is from", "dim")
 
 
 def _asides(memory: MemorySection) -> Iterator[str]:
     """What the sum holds or leaves out without a line of its own."""
-    totals = memory.totals
+    totals, tables = memory.totals, memory.header.facts.get("expert tables", "none")
+    if tables != "none":
+        yield f"expert tables: {tables}"
     if totals.leaked:
         yield f"{size(totals.leaked)} of the copies leak: nothing reads them and nothing frees them"
     if memory.header.accounting == "met":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from metpipe.report.diff_section import OracleSection
+from metpipe.report.oracle_section import OracleSection
 from metpipe.report.units import count, fraction, plain_table, significant
 
 __all__ = ["oracle"]

@@ -38,11 +38,14 @@ def write(out_dir: Path, status: Exit, error: str | None, overrides: Sequence[st
 
 
 def read(out_dir: Path) -> Outcome:
-    """A job's outcome; DIED for a job that left none, since it was killed."""
+    """A job's outcome; DIED for a job that left none, since it was killed, or a broken one."""
     path = out_dir / OUTCOME
-    if path.is_file():
-        record = json.loads(path.read_text())
-        return Outcome(Exit[record["status"]], record["error"], tuple(record["overrides"]))
-    snapshot = out_dir / SNAPSHOT
-    overrides = json.loads(snapshot.read_text())["overrides"] if snapshot.is_file() else ()
+    try:
+        if path.is_file():
+            record = json.loads(path.read_text())
+            return Outcome(Exit[record["status"]], record["error"], tuple(record["overrides"]))
+        path = out_dir / SNAPSHOT
+        overrides = json.loads(path.read_text())["overrides"] if path.is_file() else ()
+    except (ValueError, KeyError, TypeError) as error:
+        return Outcome(Exit.DIED, f"{path} is broken ({type(error).__name__}: {error})", ())
     return Outcome(Exit.DIED, "the job left no outcome: it was killed", tuple(overrides))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -17,18 +18,21 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from metpipe.report import plot_style as style
 from metpipe.report.plot_words import headline, subtitle, value_label
 from metpipe.report.sweep_axes import CONCURRENCY, ISL, Axis, typed
+from metpipe.report.sweep_edge import Point, edge
 from metpipe.report.sweep_record import JobRow, MemoryRow
 
-__all__ = ["MAX_LINES", "draw", "edge", "has_frontier"]
+__all__ = ["MAX_LINES", "draw", "has_frontier"]
 
 MAX_LINES = 6
+STRAIGHT = (
+    "an edge is straight between what was asked; dashed where more was not asked, and may fit"
+)
 LINES = ("#33608c", "#e8923a", "#59a14f", "#b07aa1", "#c62828", "#4f9d8f")
 DASHED: Mapping[str, Any] = {
     "color": style.PALE,
     "linestyle": (0, (4, 3)),
     "linewidth": 0.9,
 }
-End = Literal["surely", "possibly"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def draw(jobs: Sequence[JobRow], axes: Sequence[Axis]) -> Figure:
     found = [series for series in _series(jobs, axes) if series.plans]
     drawn, left = found[:MAX_LINES], found[MAX_LINES:]
     more = [f"{len(left)} more lines are not drawn"] if left else []
-    lines = [*subtitle(jobs, 8.0), "between what was asked, an edge is drawn straight", *more]
+    lines = [*subtitle(jobs, 8.0), STRAIGHT, *more]
     title = headline(jobs, axes, "how many sequences of what length fit")
     figure = style.sheet(8.0, 4.4, title, lines, list(_legend(drawn, jobs)))
     axis = figure.subplots()
@@ -80,35 +84,14 @@ def _series(jobs: Sequence[JobRow], axes: Sequence[Axis]) -> Iterator[Series]:
         yield Series(name, tuple(group))
 
 
-def edge(plans: Sequence[MemoryRow], end: End) -> list[tuple[int, int]]:
-    """Points (prompt tokens, sequences) of the outermost plans that fit, by prompt length.
-
-    Each plan asked twice: how many sequences of its length, and how long prompts of its number. A
-    point that another one dominates (as long and as many) is no edge.
-    """
-    points = set()
-    for plan in plans:
-        load, limits = plan.workload, plan.limits
-        if "max_concurrency" in limits:
-            points.add((load.isl, getattr(limits["max_concurrency"], end) or 0))
-        if "max_isl" in limits and (longest := getattr(limits["max_isl"], end)):
-            points.add((longest, load.concurrency))
-    kept = [p for p in points if not any(_beyond(other, p) for other in points)]
-    return sorted(kept, key=lambda point: (point[0], -point[1]))
-
-
-def _beyond(other: tuple[int, int], point: tuple[int, int]) -> bool:
-    return other != point and other[0] >= point[0] and other[1] > point[1]
-
-
 def _scales(axis: Axes, drawn: Sequence[Series], axes: Sequence[Axis]) -> None:
     """Both by doubling, with ticks at what was asked."""
     asked = {axis.key: [float(value) for value in axis.values] for axis in axes if axis.numeric}
     plans = [plan for series in drawn for plan in series.plans]
-    ends = [point for plan_end in ("surely", "possibly") for point in edge(plans, plan_end)]
+    ends = [*edge(plans, "surely"), *edge(plans, "possibly")]
     for key, ticks, reach in (
-        (ISL, axis.xaxis, [point[0] for point in ends]),
-        (CONCURRENCY, axis.yaxis, [point[1] for point in ends]),
+        (ISL, axis.xaxis, [point.tokens for point in ends]),
+        (CONCURRENCY, axis.yaxis, [point.sequences for point in ends]),
     ):
         ticks.set_label_text(next(a.name for a in axes if a.key == key))
         low, high = min(asked[key]), max([*asked[key], *reach])
@@ -148,18 +131,35 @@ def _region(axis: Axes, series: Series, colour: str, *, alone: bool) -> None:
             alpha=0.22,
             lw=0,
         )
-    x, y = _outline(surely, left, floor)
-    axis.plot(x, y, color=colour, linewidth=1.8, label=series.name)
+    _lines(axis, surely, colour)
 
 
-def _outline(
-    points: Sequence[tuple[int, int]], left: float, floor: float
-) -> tuple[list[float], list[float]]:
+def _lines(axis: Axes, surely: Sequence[Point], colour: str) -> None:
+    """The edge; dashed where an end of the line is no edge, since the question ended there."""
+    floor, left = axis.get_ylim()[0], axis.get_xlim()[0]
+    if not surely:
+        return
+    first, last = surely[0], surely[-1]
+    start = Point(int(left), first.sequences, first.asked_no_further)
+    for one, other in pairwise([start, *surely]):
+        slopes = one.sequences != other.sequences
+        open_end = slopes and (one.asked_no_further or other.asked_no_further)
+        axis.plot(
+            [max(one.tokens, left), other.tokens],
+            [max(one.sequences, floor), max(other.sequences, floor)],
+            color=colour,
+            linewidth=1.8,
+            linestyle=(0, (2, 1.2)) if open_end else "-",
+        )
+    axis.plot([last.tokens] * 2, [max(last.sequences, floor), floor], color=colour, linewidth=1.8)
+
+
+def _outline(points: Sequence[Point], left: float, floor: float) -> tuple[list[float], list[float]]:
     """The edge from the left side of the picture down to its floor."""
     if not points:
         return [left], [floor]
-    xs = [left, *(float(x) for x, _ in points), float(points[-1][0])]
-    ys = [max(float(y), floor) for _, y in points]
+    xs = [left, *(float(point.tokens) for point in points), float(points[-1].tokens)]
+    ys = [max(float(point.sequences), floor) for point in points]
     return xs, [ys[0], *ys, floor]
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from metpipe.nouns import number_of
 from metpipe.report import plot_style as style
 from metpipe.report.plot_bars import Frame, draw_panel
 from metpipe.report.plot_words import headline, subtitle, value_label
@@ -116,9 +117,15 @@ def _small(found: Sequence[Stack]) -> list[str]:
 
 
 def _left_out(jobs: Sequence[JobRow], shown: Sequence[Panel]) -> list[str]:
-    drawn = sum(job is not None for panel in shown for job in panel.jobs)
-    more = len(jobs) - drawn
-    return [f"{more} jobs are not drawn: more than {MAX_PANELS} panels"] if more else []
+    drawn = {job.job for panel in shown for job in panel.jobs if job is not None}
+    rest = [job for job in jobs if job.job not in drawn]
+    planned = sum(job.memory is not None for job in rest)
+    said = (
+        [f"{number_of(len(rest) - planned, 'job')} without a plan"] if len(rest) > planned else []
+    )
+    if planned:
+        said.append(f"{number_of(planned, 'job')} beyond the first {MAX_PANELS} panels")
+    return [f"not drawn: {' and '.join(said)}"] if said else []
 
 
 def _legend(found: Sequence[Stack], plans: Sequence[MemoryRow], top: float) -> Iterator[Artist]:

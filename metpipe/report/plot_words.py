@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from textwrap import wrap
 
+from metpipe.nouns import number_of
 from metpipe.report.sweep_axes import CONCURRENCY, ISL, Axis, fixed
 from metpipe.report.sweep_record import JobRow
 
@@ -38,8 +39,8 @@ def headline(jobs: Sequence[JobRow], axes: Sequence[Axis], what_for: str) -> str
 def subtitle(jobs: Sequence[JobRow], width: float) -> list[str]:
     """What all jobs have alike, and what was decided on the experts' tables, folded to `width`."""
     alike = [f"{key}={value}" for key, value in fixed(jobs).items() if key not in TOLD]
-    counted = list(dict.fromkeys(job.memory.accounting for job in jobs if job.memory))
-    said = [f"counted: the allocations of {' and '.join(counted)}'s engine", *alike]
+    accountings = list(dict.fromkeys(job.memory.accounting for job in jobs if job.memory))
+    said = [f"counted: the allocations of {' and '.join(accountings)}'s engine", *alike]
     if any(job.memory.ranks > 1 for job in jobs if job.memory):
         said.insert(1, "of the fullest rank")
     return [*_folded("  ·  ".join(said), width), *_tables(jobs)]
@@ -49,7 +50,8 @@ def _tables(jobs: Sequence[JobRow]) -> list[str]:
     found = [job.memory.expert_tables for job in jobs if job.memory and job.memory.expert_tables]
     decided = Counter(found)
     if len(decided) > 1:
-        return [f"expert tables: {'; '.join(f'{n} jobs {what}' for what, n in decided.items())}"]
+        each = [f"{number_of(number, 'job')} {what}" for what, number in decided.items()]
+        return [f"expert tables: {'; '.join(each)}"]
     return [f"expert tables: {what}" for what in decided]
 
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from metpipe.report.diff_section import RuleCase, RuleSection
+from metpipe.report.rule_section import RuleCase, RuleSection
 from metpipe.report.units import count, distance, indented, milliseconds, plain_table, ratio
 
 __all__ = ["rule", "rule_lines"]
@@ -39,6 +39,6 @@ def rule_lines(section: RuleSection) -> Iterator[Padding]:
     """Launches and time of both sides, then what it comes to."""
     times = f"{milliseconds(section.chain_ms_median)} -> {milliseconds(section.fused_ms_median)} ms"
     speed = ratio(section.chain_ms_median, section.fused_ms_median)
-    launches = f"{section.chain_launches} -> {section.fused_launches} launches"
+    launches = f"launches {section.chain_launches} -> {section.fused_launches}"
     yield indented(f"chain -> rule: {launches}, {times} ({speed})")
     yield indented(section.sentence, "green" if section.passed else "red")

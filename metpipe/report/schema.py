@@ -8,9 +8,12 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from metpipe.report.boot_section import BootSection
-from metpipe.report.diff_section import DiffSection, OracleSection, RuleSection
+from metpipe.report.diff_section import DiffSection
+from metpipe.report.grid_section import GridSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
+from metpipe.report.oracle_section import OracleSection
 from metpipe.report.record import Record
+from metpipe.report.rule_section import RuleSection
 from metpipe.whole_file import write_whole
 
 __all__ = [
@@ -105,6 +108,7 @@ class Report(Record):
     ledger: LedgerSection | None = None
     boot: BootSection | None = None
     rule: RuleSection | None = None
+    grid: GridSection | None = None
     stages: tuple[StageRow, ...] = ()
     provenance: Provenance
 

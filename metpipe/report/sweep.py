@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from metpipe.errors import Exit
 from metpipe.report import outcome, sweep_plot, sweep_table
 from metpipe.report.diff_section import DiffSection
 from metpipe.report.memory_section import MemorySection
+from metpipe.report.picture_file import can_draw
 from metpipe.report.schema import REPORT, Report
 from metpipe.report.shown_case import shown_cases
 from metpipe.report.sweep_record import (
@@ -47,7 +49,7 @@ def write(
     path = sweep.write(sweep_dir)
     console.print()
     for part in sweep_table.parts(sweep):
-        console.print(part)
+        console.print(part, crop=False)
     console.print()
     _line(console, "sweep", str(path))
     _plot(sweep, sweep_dir, console)
@@ -57,7 +59,7 @@ def write(
 def _plot(sweep: SweepRecord, sweep_dir: Path, console: Console) -> None:
     if not sweep_plot.worth_drawing(sweep):
         return
-    if not sweep_plot.can_draw():
+    if not can_draw():
         how = f"pip install 'metpipe[plot]', then metpipe sweep={sweep_dir}"
         _line(console, "plot", f"none without matplotlib: {how}")
         return
@@ -101,14 +103,21 @@ def _row(folder: Path, asked: tuple[str, ...], *, interrupted: bool) -> JobRow:
             )
         elif started == "started":
             ended = ended._replace(error="the job never started")
+    report, error = None, ended.error
+    if (folder / REPORT).is_file():
+        try:
+            report = Report.read(folder)
+        except ValidationError as wrong:  # edited, or of another version
+            first = wrong.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            error = f"{folder / REPORT} can't be read: {where}: {first['msg']}"
     facts = {
         "job": folder.name,
         "overrides": ended.overrides or asked,
         "status": ended.status.name,
         "exit": int(ended.status),
-        "error": ended.error,
+        "error": error,
     }
-    report = Report.read(folder) if (folder / REPORT).is_file() else None
     return JobRow.model_validate(facts | ({} if report is None else _of_report(report)))
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metpipe.report.picture_file import write_picture
 from metpipe.report.sweep_axes import axes
 from metpipe.report.sweep_record import SweepRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FRONTIER", "TERMS", "can_draw", "draw", "worth_drawing"]
+__all__ = ["FRONTIER", "TERMS", "draw", "worth_drawing"]
 
 TERMS = "sweep.png"
 FRONTIER = "frontier.png"
@@ -28,39 +26,16 @@ def worth_drawing(sweep: SweepRecord) -> bool:
     return bool(axes(sweep.jobs)) and len(sizes) > 1
 
 
-def can_draw() -> bool:
-    """Whether matplotlib is there."""
-    return find_spec("matplotlib") is not None
-
-
 def draw(sweep: SweepRecord, sweep_dir: Path) -> list[Path]:
     """Write the plots that the sweep is good for, each whole, and return where they are."""
-    # Here, not above: a run has no use for it, and it needs not be installed.
-    import matplotlib as mpl
-
-    from metpipe.report.plot_style import RC
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(RC)
-        return [_save(figure(), sweep_dir / name) for name, figure in _figures(sweep)]
+    return [write_picture(figure, sweep_dir / name) for name, figure in _figures(sweep)]
 
 
 def _figures(sweep: SweepRecord) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    # Here, not above: they import matplotlib, which needs not be installed.
     from metpipe.report import plot_frontier, plot_terms
 
     swept = axes(sweep.jobs)
     yield TERMS, lambda: plot_terms.draw(sweep.jobs, swept)
     if plot_frontier.has_frontier(swept):
         yield FRONTIER, lambda: plot_frontier.draw(sweep.jobs, swept)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    scratch = path.with_name(f".{path.stem}.{os.getpid()}.partial.png")
-    try:
-        figure.savefig(scratch, metadata={"Software": "metpipe"})
-        scratch.replace(path)
-    finally:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
-    return path

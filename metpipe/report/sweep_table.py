@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from metpipe.memory.report import Status
+from metpipe.nouns import number_of
 from metpipe.report.console import VERDICT_STYLES
 from metpipe.report.memory_tables import ANSWER_STYLES
 from metpipe.report.sweep_axes import Axis, axes, fixed, typed
@@ -21,6 +23,10 @@ __all__ = ["grid", "parts", "table"]
 
 GRID_COLUMNS = 10
 """A grid with more columns than this is wider than a terminal."""
+WIDEST = 1000
+"""Columns of letters; more than any table has."""
+REASONS = 8
+"""So many different reasons are told on the console, and so many jobs named with one."""
 STATUSES: tuple[Status, ...] = ("exact", "calibrated", "uncalibrated")
 Cell: TypeAlias = str | Text
 Column: TypeAlias = tuple[str, Callable[[JobRow], Cell]]
@@ -30,6 +36,7 @@ def parts(sweep: SweepRecord) -> Iterator[RenderableType]:
     """The tables, and what all jobs have alike."""
     jobs, swept = sweep.jobs, axes(sweep.jobs)
     yield table(jobs, swept)
+    yield from (indented(line, "red") for line in _reasons(jobs))
     yield from (indented(line, "dim") for line in _alike(jobs))
     if (what_fits := grid(jobs, swept)) is not None:
         yield Text()
@@ -37,24 +44,30 @@ def parts(sweep: SweepRecord) -> Iterator[RenderableType]:
 
 
 def table(jobs: Sequence[JobRow], swept: Sequence[Axis]) -> Table:
-    """What varies between the jobs, then what came of each."""
-    shown = plain_table(f"Sweep of {len(jobs)} jobs", "job")
+    """What varies between the jobs, then what came of each; so wide that no value is cut."""
+    all_pass = all(job.status == "PASS" for job in jobs)
+    title = f"Sweep of {number_of(len(jobs), 'job')}{', each a PASS' if all_pass else ''}"
+    shown = plain_table(title, "job")
     for axis, name in zip(swept, _short([axis.key for axis in swept]), strict=True):
-        shown.add_column(name, no_wrap=True, justify="right" if axis.numeric else "left")
-    shown.add_column("status", no_wrap=True)
-    columns = list(_columns(jobs))
+        _add(shown, name, is_number=axis.numeric)
+    columns = [*([] if all_pass else [("status", _status)]), *_columns(jobs)]
     for name, _ in columns:
-        shown.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
-    said = any(_why(job) for job in jobs)
-    if said:
-        shown.add_column("why", overflow="fold")
+        _add(shown, name, is_number=name not in WORDS)
     for job in jobs:
         at = typed(job)
-        status = Text(job.status, style=VERDICT_STYLES[job.status])
-        facts = [fact(job) for _, fact in columns]
         cells = [at.get(axis.key, "") for axis in swept]
-        shown.add_row(job.job, *cells, status, *facts, *([_why(job)] * said))
+        shown.add_row(job.job, *cells, *(fact(job) for _, fact in columns))
+    wide = Console(width=WIDEST)
+    shown.width = Measurement.get(wide, wide.options, shown).maximum
     return shown
+
+
+def _add(shown: Table, name: str, *, is_number: bool) -> None:
+    shown.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+
+
+def _status(job: JobRow) -> Cell:
+    return Text(job.status, style=VERDICT_STYLES[job.status])
 
 
 def _short(keys: Sequence[str]) -> list[str]:
@@ -63,7 +76,8 @@ def _short(keys: Sequence[str]) -> list[str]:
     return tails if len(set(tails)) == len(tails) else list(keys)
 
 
-LEFT = ("answer", "expert\ntables")
+WORDS = ("status", "answer", "expert\ntables")
+"""Columns that hold no numbers."""
 
 
 def _columns(jobs: Sequence[JobRow]) -> Iterator[Column]:
@@ -98,10 +112,22 @@ def _most(plan: MemoryRow, query: str) -> str:
     return count(answer.surely if answer else None)
 
 
-def _why(job: JobRow) -> str:
-    """The error or the first reason, in a line."""
-    said = job.error or next(iter(job.reasons), "")
-    return next(iter(said.splitlines()), "")
+def _reasons(jobs: Sequence[JobRow]) -> Iterator[str]:
+    """Why jobs are not PASS: the first line of each error or reason, and which jobs have it."""
+    found: dict[str, list[str]] = {}
+    for job in jobs:
+        said = job.error or next(iter(job.reasons), "")
+        if said:
+            found.setdefault(said.splitlines()[0], []).append(f"#{job.job}")
+    for said, numbers in list(found.items())[:REASONS]:
+        yield f"{_few(numbers)}: {said}"
+    if len(found) > REASONS:
+        yield f"{len(found) - REASONS} more reasons in sweep.json"
+
+
+def _few(numbers: Sequence[str]) -> str:
+    shown = " ".join(numbers[:REASONS])
+    return shown if len(numbers) <= REASONS else f"{shown} and {len(numbers) - REASONS} more"
 
 
 def _plans(jobs: Sequence[JobRow]) -> list[MemoryRow]:

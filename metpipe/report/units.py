@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,7 @@ __all__ = [
     "ratio",
     "significant",
     "size",
+    "titled",
 ]
 
 SCALES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -74,8 +76,16 @@ def indented(text: str, style: str = "") -> Padding:
     return Padding(Text(text, style=style), (0, 0, 0, 2))
 
 
-def plain_table(title: str, first: str, *others: str) -> Table:
-    """A table without lines: a column of names, then columns of numbers."""
+def titled(title: str, table: Table) -> Group:
+    """A table without a title of its own, under one that folds at the terminal's width alone."""
+    return Group(Text(title, style="bold"), table)
+
+
+def plain_table(title: str | None, first: str, *others: str) -> Table:
+    """A table without lines: a column of names, then columns of numbers.
+
+    A title folds at the table's width; for one that must not, see `titled`.
+    """
     table = Table(
         title=title,
         title_justify="left",

@@ -8,12 +8,11 @@ from typing import Any
 
 from metpipe.config import modes_of
 from metpipe.diff.comparison import Comparison
-from metpipe.diff.controls import judge_detection, judge_repeat
+from metpipe.diff.controls import judge_detection, judge_path, judge_repeat, other_paths
 from metpipe.diff.invariance import Cell
 from metpipe.diff.records import Control, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.self_test import run_self_test
 from metpipe.diff.speculation import unexercised_accepts
-from metpipe.diff.states import differing_labels
 from metpipe.diff.trace import Trace
 from metpipe.diff.vacuity import find_vacuous
 from metpipe.diff.verdict import Case as Judged
@@ -22,7 +21,7 @@ from metpipe.engine.disclosure import Disclosure as Disclosed
 from metpipe.pipeline import StageContext
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.modes.case import Case
-from metpipe.stages.modes.recording import UnownedBytes
+from metpipe.stages.modes.unowned import UnownedBytes, moved_bytes
 from metpipe.stages.records import read_result, restore, to_json
 from metpipe.stages.stage_names import StageName
 
@@ -52,7 +51,7 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
             vocab_size=live.circuit().dims["vocab"],
             hash_rows=live.model().hash_rows,
         ),
-        moved=tuple(_moved(runs)),
+        moved=(*_moved(runs), *(m for table in tables for m in _moved_in(table))),
         unexercised=tuple(
             dict.fromkeys(
                 (
@@ -122,6 +121,10 @@ def _cells(table: Record) -> tuple[Cell, ...]:
     return restore(tuple[Cell, ...], table["cells"])
 
 
+def _moved_in(table: Record) -> tuple[MovedBytes, ...]:
+    return restore(tuple[MovedBytes, ...], table["moved"])
+
+
 def _of_kind(runs: Sequence[Ran], kind: str) -> list[Ran]:
     return [ran for ran in runs if ran.name.kind == kind]
 
@@ -130,7 +133,7 @@ def _cases(runs: Sequence[Ran], live: Live) -> Iterator[Judged]:
     for ran in _of_kind(runs, "variant"):
         expect = live.run.variants[ran.variant].expect
         for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
-            yield Judged(case.full_name, comparison, expect)
+            yield Judged(case.full_name, comparison, expect, case.mode)
 
 
 def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:
@@ -138,11 +141,18 @@ def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:
         for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
             name = f"legacy-repeat {ran.name.of}, {case.full_name}"
             yield replace(judge_repeat(comparison, name=name), mode=case.mode)
+        reference = next(
+            r for r in runs if (r.name.mode, r.name.kind) == (ran.name.mode, "reference")
+        )
+        elsewhere = other_paths(reference.disclosure.paths, ran.disclosure.paths)
+        if elsewhere:
+            yield judge_path(elsewhere, name=f"legacy-repeat {ran.name.of}", mode=ran.name.mode)
 
 
 def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
-    """Each changed run, against what the variant's own unchanged run found in the same case."""
-    own = {(ran.name.mode, ran.variant): ran for ran in _of_kind(runs, "variant")}
+    """Each changed run, against what the same forward's unchanged run found in the same case."""
+    unchanged = [*_of_kind(runs, "repeat"), *_of_kind(runs, "variant")]
+    own = {(ran.name.mode, ran.variant): ran for ran in unchanged}
     for ran in _of_kind(runs, "control"):
         baselines = own[ran.name.mode, ran.variant].comparisons
         for case, comparison, change in zip(ran.cases, ran.comparisons, ran.changes, strict=True):
@@ -162,19 +172,18 @@ def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
 def _moved(runs: Sequence[Ran]) -> Iterator[MovedBytes]:
     """Runs in which state that the sequences did not own changed."""
     for ran in runs:
-        for case, bytes_ in zip(ran.cases, ran.unowned, strict=True):
-            labels = differing_labels(bytes_.before, bytes_.after)
-            if labels or bytes_.moved_at is not None:
-                at = "" if bytes_.moved_at is None else f", first after step {bytes_.moved_at}"
-                labels = labels or ("written and restored",)
-                yield MovedBytes(f"{ran.name.kind}, {case.full_name}{at}", ran.variant, labels)
+        for case, unowned in zip(ran.cases, ran.unowned, strict=True):
+            run = f"{ran.name.kind}, {case.full_name}"
+            moved = moved_bytes(unowned, run=run, variant=ran.variant)
+            if moved is not None:
+                yield moved
 
 
 def _accepts(runs: Sequence[Ran]) -> Iterator[str]:
     """Verifies whose reference did not take both ways."""
     for ran in _of_kind(runs, "reference"):
         for case, trace in zip(ran.cases, ran.traces, strict=True):
-            if case.widths:
+            if case.widths and case.spill is None:
                 missing = unexercised_accepts(trace.accepted, case.widths, name=case.full_name)
                 if missing is not None:
                     yield missing
@@ -195,7 +204,7 @@ def _restores(runs: Sequence[Ran]) -> Iterator[str]:
 def _unplanned(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
     """Steps of a circuit variant that ran without a plan: legacy, compared with itself."""
     for name, record in records.items():
-        if name.kind not in ("variant", "control"):
+        if name.kind not in ("variant", "control") or name.of == "legacy":
             continue
         disclosed = restore(Disclosed, record["disclosure"])
         missing = sorted(set(disclosed.steps) - set(disclosed.plan_digests))

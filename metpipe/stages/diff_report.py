@@ -58,7 +58,8 @@ def diff_section(live: Live, results: Results) -> DiffSection:
         unexercised=evidence.unexercised,
         localized=tuple(_localized(results)),
         speculation=tuple(_speculation(live, results)),
-        invariance=tuple(_invariance(results)),
+        invariance=(cells := tuple(_invariance(results))),
+        invariance_steps=live.invariance_table().steps if cells else None,
         overhead=_overhead(results),
     )
 
@@ -168,6 +169,8 @@ def _path(case: Case) -> Any:
     """How a prefill came about, in the words that readers of such reports know."""
     if case.mode != "prefill":
         return None
+    if case.restored:
+        return {"Restored": case.restored}
     return "Single" if case.chunk is None else {"Chunked": case.chunk}
 
 

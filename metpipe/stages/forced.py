@@ -20,7 +20,8 @@ from metpipe.stages.live import LEGACY, live_of
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.changes import Change, changes
 from metpipe.stages.modes.drive import drive
-from metpipe.stages.modes.recording import Recording, UnownedBytes, Watch
+from metpipe.stages.modes.recording import Recording, Watch
+from metpipe.stages.modes.unowned import UnownedBytes
 from metpipe.stages.modes.watch import Again, ByBytes, ByDigest, Keep
 from metpipe.stages.records import read_result, to_json
 from metpipe.stages.reference import logits_path, record_path, traces_of
@@ -161,7 +162,8 @@ class _Replay:
         if self.planned.index >= self.stage.record["logits_kept"]:
             return ByDigest(comparer, reference, model.hash_rows)
         path = logits_path(self.stage.reference, self.planned.index)
-        return ByBytes(comparer, reference, LogitsFile.read_existing(path, self.planned.case.rows))
+        rows, device = self.planned.case.rows, model.allocator.device
+        return ByBytes(comparer, reference, LogitsFile.read_existing(path, rows, device))
 
     def _drive(self, forward: Forward, watch: Watch, script: Trace) -> Recording:
         context = self.stage.context

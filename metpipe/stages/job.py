@@ -28,7 +28,9 @@ from metpipe.stages.forced import select_of
 from metpipe.stages.live import Live
 from metpipe.stages.memory import point_of
 from metpipe.stages.met_plan import stored_sizes
+from metpipe.stages.modes.needs import check_rows
 from metpipe.stages.plan import plan
+from metpipe.stages.refusals import check
 from metpipe.stages.stage_names import StageName
 from metpipe.stages.write_report import write_report
 
@@ -49,23 +51,10 @@ def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = Non
     if run.oracle is not None and run.pipeline.diff:
         require_oracle()
     sets = open_kernel_sets(_device_of(run), run.kernels, strict=run.hardware.strict)
-    run = _as_executed(run, sets)
-    live = Live(run, sets)
-    if (theirs := live.sets.overlay) is not None:
-        parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
-    if live.executes and not run.pipeline.rule:
-        live.serve()
-        live.prompts()
-        live.check_cases()
-    if run.pipeline.memory or run.pipeline.ledger:
-        evaluate(point_of(live))  # what cannot be planned must not cost a run
-    if run.ledger.boot is not None:
-        boot_of(live)
-    stages = plan(run)
-    _check_variants(stages, live)
+    live = Live(_as_executed(run, sets), sets)
+    stages = _checked_stages(live)
     facts = _facts(live)
-    pipeline = Pipeline(stages, facts=facts)
-    store = Store.of_run(out_dir)
+    pipeline, store = Pipeline(stages, facts=facts), Store.of_run(out_dir)
     resume = [Store.to_resume(Path(run.resume))] if run.resume else []
     snapshot.add(
         out_dir,
@@ -79,10 +68,47 @@ def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = Non
             events = list(pipeline.run(store, shown, live=live, resume=resume))
     finally:
         shown.close()
+    return _reported(live, pipeline, store, events, out_dir, log or console)
+
+
+def _checked_stages(live: Live) -> tuple[Stage, ...]:
+    """The stages, once nothing is left to refuse that is known before one of them runs.
+
+    Raises:
+        ConfigError: the run asks for what can't be executed or planned.
+    """
+    run = live.run
+    if (theirs := live.sets.overlay) is not None:
+        parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
+    if live.executes and not run.pipeline.rule:
+        check(live)
+    if run.pipeline.memory or run.pipeline.ledger:
+        evaluate(point_of(live))  # what cannot be planned must not cost a run
+    if run.ledger.boot is not None:
+        boot_of(live)
+    stages = plan(run)
+    _check_variants(stages, live)
+    return stages
+
+
+def _reported(
+    live: Live,
+    pipeline: Pipeline,
+    store: Store,
+    events: Sequence[Event],
+    out_dir: Path,
+    log: Console,
+) -> Exit:
+    """The exit status of a pipeline that has run, once it is reported.
+
+    Raises:
+        ConfigError, Exception: what a stage failed with; a diff that was carried through is
+            reported first.
+    """
     failures = [event.error for event in events if event.error is not None]
     if not _has_evidence(events):
         _raise_first(failures, ConfigError)
-    outcome = write_report(live, pipeline, store, events, out_dir, log or console)
+    outcome = write_report(live, pipeline, store, events, out_dir, log)
     _raise_first(failures, ConfigError)
     _raise_first(failures, Exception)
     return outcome
@@ -131,17 +157,7 @@ def _check_variants(stages: Sequence[Stage], live: Live) -> None:
             select = select_of(stage.params)
             rules = live.sets.rules_for(overlay=select.overlay)
             check_select(rules, select)
-            _check_prefill(live.sizes().max_prefill_rows, rules.widest("prefill"))
-
-
-def _check_prefill(rows: int, widest: int) -> None:
-    """A pass wider than every rule would end as nodes that no rule takes."""
-    if rows > widest:
-        raise ConfigError(
-            f"serve.max_prefill_tokens: a prompt is prefilled in a pass of {rows:,} rows, and the "
-            f"kernel set's rules take at most {widest:,}; set serve.max_prefill_tokens={widest}, "
-            "and it is prefilled in more passes"
-        )
+            check_rows(live.all_cases(), live.sizes().max_prefill_rows, rules)
 
 
 def _facts(live: Live) -> dict[str, object]:

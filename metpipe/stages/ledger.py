@@ -54,14 +54,15 @@ def _gpu_of(live: Live) -> Gpu | None:
 def _executed_point(live: Live, model: Model) -> Point:
     """The boot as it was: this machine, the pools' own sizes, the programs that are compiled."""
     sizes = model.sizes
+    longest = max(live.all_cases(), key=lambda case: max(case.reserved))
     asked = own_point(live)
     return replace(
         asked,
         planned=planned_model(*served(live), live.sets.builtin.folder.name),
         device=executing_device(read_devices(kernels_dir() / "DEVICES.toml"), _gpu_of(live)),
         workload=Workload(
-            isl=max(len(prompt) for prompt in live.prompts()),
-            osl=live.run.steps,
+            isl=max(map(len, longest.prompts)),
+            osl=longest.steps,
             concurrency=1,
         ),
         slots=sizes.num_slots,

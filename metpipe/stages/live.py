@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from metpipe.circuit import Circuit, Select
-from metpipe.config import Run, modes_of
+from metpipe.config import Run, modes_of, reads_prompts
 from metpipe.diff.prompt_file import read_prompts
 from metpipe.diff.prompts import lengths, prompts, prompts_of_lengths
 from metpipe.engine.checkpoints import (
@@ -33,9 +33,9 @@ from metpipe.pipeline import Progress, StageContext
 from metpipe.stages.invariance.plan import Table, needed_cases
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.cases import Facts, cases_of
-from metpipe.stages.modes.needs import check_fits, sizes_for
+from metpipe.stages.modes.needs import sizes_for
 
-__all__ = ["LEGACY", "Live", "live_of"]
+__all__ = ["LEGACY", "OPEN", "Live", "live_of"]
 
 INVARIANCE_STEPS = 8
 """Steps of each leg of the invariance table: as deep as the deepest verify."""
@@ -93,9 +93,11 @@ class Live:
         return executed_serve(self.run.serve.model_dump())
 
     def prompts(self) -> tuple[tuple[int, ...], ...]:
-        """The run's prompts as token ids."""
-        if self._prompts is None:
-            self._check_lengths(self._synthetic_lengths())  # a digit too many must not make them
+        """The run's prompts as token ids; none where no mode decodes them."""
+        if self._prompts is None and not reads_prompts(self.run):
+            self._prompts = ()
+        elif self._prompts is None:
+            self.check_lengths()  # a digit too many must not make them
             found = tuple(tuple(prompt) for prompt in self._make_prompts())
             self._check_lengths([len(prompt) for prompt in found])
             self._prompts = found
@@ -136,9 +138,13 @@ class Live:
             )
         return head and bool(self.run.mtp)
 
-    def check_cases(self) -> None:
-        """Refuse what the pools cannot hold, before anything is decoded."""
-        check_fits(self.all_cases(), self.serve().max_seq_len, self.run.num_slots)
+    def check_lengths(self) -> None:
+        """Refuse synthetic prompts that are longer than a sequence may be.
+
+        Raises:
+            ConfigError: naming the prompt and its length.
+        """
+        self._check_lengths(self.synthetic_lengths())
 
     def sizes(self) -> PoolSizes:
         """Pools and steps for every case of the run."""
@@ -163,9 +169,9 @@ class Live:
             return prompts_of_lengths(run.prompt_lengths, vocab)
         return prompts(run.prompts, vocab)
 
-    def _synthetic_lengths(self) -> Sequence[int]:
-        """The lengths of the prompts that are made, not read."""
-        if isinstance(self.run.prompts, str):
+    def synthetic_lengths(self) -> Sequence[int]:
+        """The lengths of the prompts that are made, not read from a file."""
+        if isinstance(self.run.prompts, str) or not reads_prompts(self.run):
             return ()
         return self.run.prompt_lengths or lengths(self.run.prompts)
 
@@ -189,15 +195,7 @@ class _OpenModels:
 
     def model(self, live: Live, progress: Progress | None) -> Model:
         """The open model when it is the one that `live` needs, else a fresh one in its place."""
-        run = live.run
-        key = (
-            run.model.model_dump_json(),
-            run.seed,
-            live.checkpoint().digest(),
-            live.sizes(),
-            live.sets.digests,
-        )
-        if self._model is None or key != self._key:
+        if self._model is None or _key_of(live) != self._key:
             self._model = None
             self._model = open_model(
                 live.checkpoint(),
@@ -206,12 +204,31 @@ class _OpenModels:
                 live.sizes(),
                 on_tensor=progress.advance if progress else lambda _: None,
             )
-            self._key = key
+            self._key = _key_of(live)
         return self._model
+
+    def let_others_go(self, live: Live) -> bool:
+        """Make room for the model that `live` needs; False where it is the open one."""
+        if self._model is not None and _key_of(live) == self._key:
+            return False
+        self.close()
+        return True
 
     def close(self) -> None:
         """Let the open model go."""
         self._key = self._model = None
+
+
+def _key_of(live: Live) -> object:
+    """What two jobs must have in common to share a model."""
+    run = live.run
+    return (
+        run.model.model_dump_json(),
+        run.seed,
+        live.checkpoint().digest(),
+        live.sizes(),
+        live.sets.digests,
+    )
 
 
 OPEN = _OpenModels()

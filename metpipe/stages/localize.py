@@ -7,22 +7,26 @@ launch by launch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from metpipe.circuit import Select
 from metpipe.diff.comparison import Comparison
+from metpipe.diff.invariance import Cell
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import BoundStep
 from metpipe.engine.model import Model
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.step_inputs import RowRun
-from metpipe.engine.step_trace import WrittenEdge, trace_step
+from metpipe.engine.step_trace import WrittenEdge, first_differing, live_rows, trace_step
 from metpipe.errors import ConfigError
 from metpipe.pipeline import StageContext
 from metpipe.report.diff_section import Localized
 from metpipe.stages.forced import select_of
+from metpipe.stages.invariance.locate import locate
 from metpipe.stages.live import live_of
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.drive import drive
@@ -36,28 +40,48 @@ __all__ = ["run_localize"]
 
 
 def run_localize(context: StageContext) -> Mapping[str, object]:
-    """One finding for each judged circuit variant that differs; none when nothing differs."""
-    live = live_of(context)
-    found = []
+    """A finding for each mode in which a judged circuit variant differs; none when none does."""
+    found: list[Localized] = []
     for params in context.params["variants"]:  # type: ignore[attr-defined]
         for mode in context.params["modes"]:  # type: ignore[attr-defined]
-            stage = StageName(mode, "variant", params["name"]).text
-            record = read_result(context.inputs[stage])
-            comparisons = restore(tuple[Comparison, ...], record["comparisons"])
-            index = next((i for i, item in enumerate(comparisons) if not item), None)
-            if index is not None:
-                folder = context.inputs[StageName(mode, "reference").text]
-                search = _Search(
-                    live.model(),
-                    live.cases(mode)[index],
-                    read_traces(folder)[index],
-                    record_path(folder, index),
-                    select_of(params),
-                    index,
-                )
-                found.append(search.run(record["disclosure"]["rules"]))
-                break
+            record = read_result(context.inputs[StageName(mode, "variant", params["name"]).text])
+            finding = _in_table if mode == "invariance" else _in_mode
+            found += finding(context, mode, record, select_of(params))
     return {"localized": [item.model_dump(mode="json") for item in found]}
+
+
+def _in_table(
+    context: StageContext, mode: str, record: Mapping[str, Any], select: ForwardSelect
+) -> Iterator[Localized]:
+    """The first promised cell of the invariance table that does not hold."""
+    cells = restore(tuple[Cell, ...], record["cells"])
+    broken = next((cell for cell in cells if cell.promised and not cell), None)
+    if broken is not None:
+        live = live_of(context)
+        yield locate(live.model(), select, live.invariance_table(), broken)
+
+
+def _in_mode(
+    context: StageContext, mode: str, record: Mapping[str, Any], select: ForwardSelect
+) -> Iterator[Localized]:
+    """The first case of a mode that differs."""
+    comparisons = restore(tuple[Comparison, ...], record["comparisons"])
+    index = next((i for i, item in enumerate(comparisons) if not item), None)
+    if index is not None:
+        yield _search(context, mode, index, select).run(record["disclosure"]["rules"])
+
+
+def _search(context: StageContext, mode: str, index: int, select: ForwardSelect) -> _Search:
+    """Of one case of a mode."""
+    live, folder = live_of(context), context.inputs[StageName(mode, "reference").text]
+    return _Search(
+        live.model(),
+        live.cases(mode)[index],
+        read_traces(folder)[index],
+        record_path(folder, index),
+        select,
+        index,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +104,9 @@ class _Observer:
     edges: tuple[WrittenEdge, ...] = ()
 
     def __call__(self, mode: str, rows: int, runs: Sequence[RowRun], bound: BoundStep) -> None:
+        live = partial(live_rows, rows=rows, live=sum(len(run.tokens) for run in runs))
         if self.at == len(self.steps):
-            self.edges = trace_step(self.run.model, self.run.forward, mode, rows)
+            self.edges = trace_step(self.run.model, self.run.forward, mode, rows, live)
         else:
             bound.run()
         step = None if mode == "prefill" else self.run.num_steps
@@ -89,7 +114,7 @@ class _Observer:
             _Step(
                 place="the prefill" if step is None else f"step {step}" + _of_mode(mode),
                 step=step,
-                logits=self.run.model.hash_bytes(bound.logits_SV),
+                logits=self.run.model.hash_bytes(live(bound.logits_SV)),
                 states=self._states(runs) if self.at is None else (),
             )
         )
@@ -127,7 +152,7 @@ class _Search:
         at = self._first_parting(ours, self._observed(self.select).steps)
         if at is None:
             return self._not_found()
-        edge = self._first_edge(
+        edge = first_differing(
             self._observed(base, at).edges, self._observed(self.select, at).edges
         )
         alone = [rule for rule in self._suspects(rules) if self._parts(ours, rule)]
@@ -147,20 +172,8 @@ class _Search:
 
     def _first_parting(self, ours: Sequence[_Step], theirs: Sequence[_Step]) -> int | None:
         """The first launched step after which logits or states differ."""
-        pairs = zip(ours, theirs, strict=False)
-        return next((index for index, (a, b) in enumerate(pairs) if a != b), None)
-
-    def _first_edge(
-        self, ours: Sequence[WrittenEdge], theirs: Sequence[WrittenEdge]
-    ) -> WrittenEdge | None:
-        """The first edge in memory on both sides that differs, in the variant's order."""
-        known: dict[str, list[str]] = {}
-        for item in ours:
-            known.setdefault(item.edge, []).append(item.digest)
-        for item in theirs:
-            if known.get(item.edge) and known[item.edge].pop(0) != item.digest:
-                return item
-        return None
+        pairs = enumerate(zip(ours, theirs, strict=True))  # both replay one script
+        return next((index for index, (a, b) in pairs if a != b), None)
 
     def _suspects(self, rules: Sequence[str]) -> list[str]:
         """Rules of the variant that are not reference rules."""
@@ -204,7 +217,9 @@ class _Search:
     ) -> Localized:
         return Localized(
             variant=self.select.name,
-            prompt=self.index,
+            mode=self.case.mode,
+            case=self.case.name,
+            prompt=self.index if self.case.mode == "single" else None,
             step=step,
             layer=edge.layer if edge else None,
             node=edge.node if edge else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from metpipe.engine.runners import LEGACY_FAMILIES
@@ -44,28 +44,27 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
     record = to_record(
         report,
         tuple(answers),
-        notes=_notes(live),
+        notes=tuple(_notes(live)),
         shares=node_shares(rank_point(point, report), report),
         facts={} if point.met is None else header(point),
         fixes=mended,
     )
-    section = memory_section(
-        record, live.run.workload.model_dump(), per_node=live.run.memory.per_node
-    )
+    section = memory_section(record, live.run.workload.model_dump())
     return {
         "memory": section.model_dump(mode="json", by_alias=True),
         "planned_for": planned_for(point.device, report.kernel_set).model_dump(mode="json"),
     }
 
 
-def _notes(live: Live) -> tuple[str, ...]:
+def _notes(live: Live) -> Iterator[str]:
+    if (note := live.run.model.note) is not None:
+        yield note
     arch = live.circuit().arch
-    if arch in LEGACY_FAMILIES or live.run.memory.accounting != "metpipe":
-        return ()
-    return (
-        f"the family {arch} is planned but not executed by this version: no allocation has "
-        "confirmed these terms",
-    )
+    if arch not in LEGACY_FAMILIES and live.run.memory.accounting == "metpipe":
+        yield (
+            f"the family {arch} is planned but not executed by this version: no allocation has "
+            "confirmed these terms"
+        )
 
 
 def point_of(live: Live) -> Point:

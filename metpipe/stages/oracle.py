@@ -11,6 +11,7 @@ import torch
 
 from metpipe.diff.logits_file import LogitsFile, Rows
 from metpipe.engine.torch_threads import all_cores, torch_threads
+from metpipe.nouns import number_of
 from metpipe.oracle import (
     Judgement,
     OutsideModel,
@@ -23,7 +24,7 @@ from metpipe.oracle import (
 )
 from metpipe.oracle.judgement import MAX_FACTOR, RMS_FACTOR
 from metpipe.pipeline import StageContext
-from metpipe.report.diff_section import OracleRow, OracleSection
+from metpipe.report.oracle_section import OracleRow, OracleSection
 from metpipe.stages.live import live_of
 from metpipe.stages.reference import logits_path, read_traces
 
@@ -139,22 +140,22 @@ def _sentences(rows: tuple[OracleRow, ...], prompts: int, given: tuple[str, ...]
     """What was found, how the tolerance came about, and what the oracle did not see."""
     if not rows:
         yield (
-            f"nothing was compared: the reference kept no logits of its {prompts} prompts; "
-            "raise keep_logits"
+            "nothing was compared: the reference kept logits of none of "
+            f"{number_of(prompts, 'prompt')}; raise keep_logits"
         )
         return
     wrong = [(index, row) for index, row in enumerate(rows) if not row.passed]
     yield from (f"prompt {index}: {_fault(row)}" for index, row in wrong)
     if not wrong:
         positions = sum(row.positions for row in rows)
-        yield f"the reference is within the tolerance at all {positions} positions"
+        yield f"the reference is within the tolerance at all of {number_of(positions, 'position')}"
     yield (
         f"tolerated: {MAX_FACTOR:g} x the largest and {RMS_FACTOR:g} x the rms difference of "
         "transformers' own bf16 forward from its fp32 forward (in both the weights are rounded to "
         "bf16, as the engine stores them)"
     )
     if len(rows) < prompts:
-        yield f"{prompts - len(rows)} of {prompts} prompts were past keep_logits, so not compared"
+        yield f"past keep_logits, so not compared: {prompts - len(rows)} of {prompts} prompts"
     if given:
         yield f"transformers reads no {', '.join(given)} from a .gguf and was given metpipe's"
 

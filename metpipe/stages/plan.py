@@ -10,6 +10,7 @@ from metpipe.pipeline import Stage
 from metpipe.stages.boot import run_boot
 from metpipe.stages.compare import run_compare
 from metpipe.stages.forced import run_control, run_forced
+from metpipe.stages.grid import run_grid
 from metpipe.stages.invariance.stage import run_invariance
 from metpipe.stages.ledger import run_ledger
 from metpipe.stages.load import run_load
@@ -31,6 +32,8 @@ LEGACY_PARAMS = {
     "kernels": "builtin",
 }
 REPEATS_ON_CPU = 1
+CONTROLLED_LEGACY = ("prefill", "swap")
+"""Modes whose controls run under legacy too (diff.md 3.6, 3.7)."""
 
 
 def plan(run: Run) -> tuple[Stage, ...]:
@@ -49,6 +52,9 @@ def _stages(run: Run) -> Iterator[Stage]:
         yield from _diff_stages(run)
     if run.pipeline.memory:
         yield Stage("memory", run_memory, _memory_params(run))
+    if run.grid.is_asked:
+        grid = {"grid": run.grid.model_dump(mode="json")}
+        yield Stage("grid", run_grid, _memory_params(run) | grid)
     if own_ledger:
         yield Stage("ledger", run_ledger, _load_params(run) | _memory_params(run), ("load",))
     elif run.pipeline.ledger:
@@ -66,16 +72,16 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
         for name, variant in run.variants.items()
         if variant.forward == "circuit" and variant.expect == "equal"
     ]
-    replayed = [mode for mode in modes_of(run) if mode != "invariance"]
+    modes = modes_of(run)
     seen = [
         name.text
-        for mode in replayed
+        for mode in modes
         for name in (
             StageName(mode, "reference"),
             *(StageName(mode, "variant", params["name"]) for params in judged),
         )
     ]
-    params = {"variants": judged, "modes": replayed}
+    params = {"variants": judged, "modes": list(modes)}
     yield Stage("localize", run_localize, params, ("load", "compare", *seen))
     if run.oracle is not None and "single" in modes_of(run):
         yield Stage("oracle", run_oracle, {"oracle": run.oracle}, ("load", "reference"))
@@ -83,7 +89,7 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
 
 def _invariance_stages(run: Run) -> Iterator[Stage]:
     """The table under legacy, and under each variant."""
-    own = {"max_width": run.max_width, "steps": run.steps}
+    own = {"max_width": run.max_width, "steps": run.steps, "state_check": run.state_check}
     name = StageName("invariance", "reference").text
     yield Stage(name, run_invariance, own | LEGACY_PARAMS, ("load",))
     for variant_name, variant in run.variants.items():
@@ -101,6 +107,10 @@ def _mode_stages(run: Run, mode: str) -> Iterator[Stage]:
         params = decode | LEGACY_PARAMS | {"name": "legacy-repeat", "replica": replica}
         name = StageName(mode, "repeat", str(replica)).text
         yield Stage(name, run_forced, params, ("load", reference))
+    if mode in CONTROLLED_LEGACY:
+        params = decode | LEGACY_PARAMS | {"name": "legacy", "replica": 0}
+        needs = ("load", reference, StageName(mode, "repeat", "1").text)
+        yield Stage(StageName(mode, "control", "legacy").text, run_control, params, needs)
     for name, variant in run.variants.items():
         params = decode | _variant_params(run, variant) | {"name": name, "replica": 0}
         stage = StageName(mode, "variant", name).text
@@ -131,6 +141,7 @@ KEYS_READ = {
     "verify": ("verify", "mtp"),
     "verify_batch": ("verify_batch", "verify_batch_ks", "ragged", "mtp", "fragment_slots"),
     "prefill": ("prefill", "prefill_chunk"),
+    "swap": ("mtp",),
     "invariance": ("max_width",),
 }
 """Mode -> what its cases are made of, beside prompts and steps."""

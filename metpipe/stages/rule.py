@@ -21,8 +21,9 @@ from metpipe.engine.microtest import (
     time_both,
 )
 from metpipe.engine.opening import circuit_of
+from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
-from metpipe.report.diff_section import RuleSection
+from metpipe.report.rule_section import RuleSection
 from metpipe.stages.live import live_of
 from metpipe.stages.rule_cases import Cases
 
@@ -178,6 +179,7 @@ def _extent(cases: Cases, places: tuple[Place, ...]) -> str:
     modes = list(dict.fromkeys(mode for place in places for mode in place.modes))
     circuits = {place.circuit_name for place in places}
     return (
-        f"{cases.num_cases} cases ({cases.trials} trials, {cases.exercised_trials} of them with "
-        f"numbers in every output; {len(circuits)} circuits, modes {', '.join(modes)})"
+        f"{number_of(cases.num_cases, 'case')} ({number_of(cases.trials, 'trial')}, "
+        f"{cases.exercised_trials} of them with "
+        f"numbers in every output; {number_of(len(circuits), 'circuit')}, modes {', '.join(modes)})"
     )

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from metpipe.diff.bytewise import compare_bytes
 from metpipe.diff.severity import Severity, measure, worst
 from metpipe.engine.microtest import Pair, Trial
-from metpipe.report.diff_section import RuleCase
+from metpipe.nouns import number_of
 from metpipe.report.diff_section import Severity as Shown
+from metpipe.report.rule_section import RuleCase
 
 __all__ = ["Cases"]
 
@@ -100,7 +101,8 @@ class Cases:
         start = "" if found.first is None else f", first at byte {found.first}, row {found.rows[0]}"
         note = f" ({found.note})" if found.note else ""
         self.differences.append(
-            f"{_where(trial)}: {pair.label} differs in {found.unequal} bytes{start}{note}"
+            f"{_where(trial)}: {pair.label} differs in {number_of(found.unequal, 'byte')}"
+            f"{start}{note}"
         )
 
 
@@ -111,7 +113,7 @@ def _where(trial: Trial) -> str:
 def _faults(trial: Trial) -> Iterator[tuple[tuple[str, str], str]]:
     """(kind and buffer, sentence) of everything that a kernel must not do."""
     for label, changed in trial.moved.items():
-        yield ("moved", label), f"it changed {changed} bytes {_of(label)}"
+        yield ("moved", label), f"it changed {number_of(changed, 'byte')} {_of(label)}"
     for pair in trial.pairs:
         if pair.unwritten:
             left = f"it left {pair.unwritten} elements of {pair.label} unwritten"

@@ -14,9 +14,13 @@ from metpipe.errors import ConfigError, Exit
 from metpipe.pipeline import Event, Pipeline, Store
 from metpipe.report import console as console_report
 from metpipe.report.boot_section import BootSection
-from metpipe.report.diff_section import OracleSection, RuleSection
+from metpipe.report.grid_picture import draw_grid
+from metpipe.report.grid_section import GridSection
 from metpipe.report.memory_section import LedgerSection, MemorySection
+from metpipe.report.oracle_section import OracleSection
+from metpipe.report.rule_section import RuleSection
 from metpipe.report.schema import Checkpoint, Planned, Provenance, Report, StageRow
+from metpipe.report.shown import Shown
 from metpipe.snapshot import SNAPSHOT
 from metpipe.stages.devices import executed_on
 from metpipe.stages.diff_report import diff_section
@@ -44,7 +48,25 @@ def write_report(
         {event.stage: event for event in events},
     )
     outcome, reasons = verdict_of(live, results)
-    report = Report(
+    rows = tuple(_stage_row(event, pipeline, store) for event in events)
+    report = _report(live, results, outcome, reasons, rows, _provenance(live, results, out_dir))
+    path = report.write(out_dir)
+    wanted = live.run.report
+    shown = Shown(wanted.detail, wanted.per_node)
+    picture = "" if report.grid is None else draw_grid(report.grid, report.model, out_dir)
+    console_report.show(report, console, path, shown, picture)
+    return outcome
+
+
+def _report(
+    live: Live,
+    results: Results,
+    outcome: Exit,
+    reasons: tuple[str, ...],
+    stages: tuple[StageRow, ...],
+    provenance: Provenance,
+) -> Report:
+    return Report(
         verdict=cast("Any", outcome.name),
         reasons=reasons,
         model=live.run.model.name,
@@ -57,12 +79,10 @@ def write_report(
         ledger=results.section("ledger", "ledger", LedgerSection),
         boot=results.section("boot", "boot", BootSection),
         rule=results.section("rule", "rule", RuleSection),
-        stages=tuple(_stage_row(event, pipeline, store) for event in events),
-        provenance=_provenance(live, results, out_dir),
+        grid=results.section("grid", "grid", GridSection),
+        stages=stages,
+        provenance=provenance,
     )
-    path = report.write(out_dir)
-    console_report.show(report, console, path)
-    return outcome
 
 
 @dataclass(frozen=True, slots=True)

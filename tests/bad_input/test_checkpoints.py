@@ -108,7 +108,7 @@ ROPE = {"rope_type": "linear", "factor": "two"}
             MEMORY,
             ["the header should be", "fetch it again"],
         ),
-        (write_config, DIFF, ["holds config.json but no safetensors", "fetch the weights"]),
+        (write_config, DIFF, ["has a config but no weights", "give a checkpoint with its"]),
         (pickled, MEMORY, ["pytorch_model.bin: is a pickle", "never loads one", "convert it"]),
         (sharded(SHARD), MEMORY, [f"{SHARD}: is missing", "fetch the shard"]),
         (sharded("model.safetensors.index.json"), MEMORY, ["2 safetensors files", "fetch the"]),

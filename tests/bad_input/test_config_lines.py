@@ -68,7 +68,7 @@ def test_a_wrong_line(refused, line, parts):
         (["hardware.id=h200"], ["no device 'h200'", "h200-sxm", "'hardware.id=h200'"]),
         (["+hardware.foo=1"], ["hardware.foo: not a fact of a device", "'+hardware.foo=1'"]),
         (["workload.isl=5000"], ["above serve.max_seq_len=4096", "'workload.isl=5000'"]),
-        (["slots=1", "workload.concurrency=2"], ["more than the 1 slots", "lower it"]),
+        (["slots=1", "workload.concurrency=2"], ["more than the 1 slot;", "lower it"]),
         (
             ["hardware=b200", "hardware.require_calibrated=true"],
             ["declares no [memory] table", "choose a calibrated device"],

@@ -11,10 +11,10 @@ from tests.bad_input.lines import has
     ("lines", "parts"),
     [
         (["batch=[2,1]"], ["batch.1: must be at least 2, got 1"]),
-        (["verify=1"], ["verify.0: must be at least 2, got 1"]),
-        (["verify_batch=1", "verify_batch_ks=2"], ["verify_batch.0: must be at least 2, got 1"]),
-        (["verify_batch_ks=1", "verify_batch=2"], ["verify_batch_ks.0: must be at least 2"]),
-        (["prefill=0"], ["prefill.0: must be at least 1, got 0"]),
+        (["verify=1"], ["verify: must be at least 2, got 1"]),
+        (["verify_batch=1", "verify_batch_ks=2"], ["verify_batch: must be at least 2, got 1"]),
+        (["verify_batch_ks=1", "verify_batch=2"], ["verify_batch_ks: must be at least 2"]),
+        (["prefill=0"], ["prefill: must be at least 1, got 0"]),
         (["batch=[]"], ["batch: must hold at least one number"]),
         (["max_width=1", "diff=invariance"], ["max_width: must be at least 2, got 1"]),
         (["max_width=129", "diff=invariance"], ["max_width: must be at most 128, got 129"]),
@@ -23,13 +23,21 @@ from tests.bad_input.lines import has
             ["verify_batch_ks=[2,5]", "verify_batch=2"],
             ["verify_batch_ks: K=5 is beyond the 4 rows that a sequence of a batch may verify"],
         ),
+        (
+            ["verify=[2,4]", "serve.num_drafts=1"],
+            ["verify: K=4 verifies 3 drafts, but serve.num_drafts=1", "raise it, lower K"],
+        ),
+        (
+            ["verify_batch_ks=3", "verify_batch=2", "serve.num_drafts=1"],
+            ["verify_batch_ks: K=3 verifies 2 drafts, but serve.num_drafts=1"],
+        ),
         (["verify_batch=2"], ["verify_batch: needs verify_batch_ks beside it"]),
         (["verify_batch_ks=2"], ["verify_batch_ks: needs verify_batch beside it"]),
         (["prefill_chunk=4"], ["prefill_chunk: needs prefill beside it"]),
         (["prefill_chunk=17", "prefill=16"], ["17 splits nothing", "has 16 tokens"]),
         (["prefill_chunk=[4,16]", "prefill=[1,16]"], ["16 splits nothing", "has 16 tokens"]),
         (
-            ["ragged=true", "verify_batch=3", "verify_batch_ks=[2,2]"],
+            ["ragged=true", "verify_batch=3", "verify_batch_ks=2"],
             ["ragged: mixes widths: give verify_batch_ks at least two different Ks"],
         ),
         (
@@ -59,23 +67,103 @@ from tests.bad_input.lines import has
             ["prompt_lengths=20", "batch=2"],
             ["is read by the modes single and verify; batch makes prompts of its own"],
         ),
-        (["slots=4", "batch=[2,6]"], ["width 6 needs 6 state slots", "slots=6", "4 hold 4 seq"]),
+        (
+            ["slots=4", "batch=[2,6]"],
+            ["width 6 needs 6 state slots", "slots=6", "4 slots hold 4 sequences"],
+        ),
         (
             ["slots=4", "batch=4", "fragment_slots=true"],
-            ["width 4, fragmented needs 5 state slots", "4 hold 3 sequences"],
+            ["width 4, fragmented needs 5 state slots", "4 slots hold 3 sequences"],
         ),
-        (["slots=1", "diff=swap"], ["swap, own record needs 2 state slots", "hold no such case"]),
-        (["slots=2", "diff=invariance"], ["state slots; set slots=16", "2 hold 2 sequences"]),
+        (
+            ["slots=1", "diff=swap"],
+            ["swap, own record needs 2 state slots", "1 slot holds no such case"],
+        ),
+        (["slots=2", "diff=invariance"], ["state slots; set slots=16", "2 slots hold 2 sequences"]),
         (
             ["serve.max_seq_len=40", "batch=3", "steps=16"],
             ["batch, width 3 holds 42 tokens with its 16 steps", "raise it to 42"],
         ),
+        (["batch=[3,2,3]"], ["batch: holds 3 more than once; name each number once, got"]),
+        (["verify=[2,2]"], ["verify: holds 2 more than once"]),
+        (["verify_batch_ks=[3,3]", "verify_batch=2"], ["verify_batch_ks: holds 3 more than once"]),
+        (["verify_batch=[2,2]", "verify_batch_ks=2"], ["verify_batch: holds 2 more than once"]),
+        (["prefill=[9,9]"], ["prefill: holds 9 more than once"]),
+        (["prefill_chunk=[4,4]", "prefill=9"], ["prefill_chunk: holds 4 more than once"]),
+        (["prompt_lengths=[9,9]"], ["prompt_lengths: holds 9 more than once"]),
+        (
+            ["batch=[1000000]"],
+            ["batch: 1,000,000 sequences are 1,000,000 rows or more a", "up to 8,192 sequences"],
+        ),
+        (
+            ["verify_batch=4097", "verify_batch_ks=2"],
+            ["verify_batch: 4,097 sequences are 8,194 rows or more", "up to 4,096 sequences"],
+        ),
+        (
+            ["verify_batch=4096", "verify_batch_ks=3"],
+            ["verify_batch: K=4096 sequences", "has steps of 8,200 rows", "fewer sequences or"],
+        ),
+        (
+            ["prefill=[100000000]"],
+            ["prefill: a prompt of 100,000,000 tokens is longer than serve.max_seq_len=4096"],
+        ),
+        (
+            ["serve.max_seq_len=4096", "prefill=4095"],
+            ["4095 tokens restored, 37 computed holds 4134 tokens with its 2 steps"],
+        ),
+        (
+            ["serve.max_seq_len=100000000000", "prefill=10000000000"],
+            ["serve.max_seq_len=100000000000: block table, rope tables", "GiB are free on this"],
+        ),
+        (
+            ["serve.max_seq_len=4096", "steps=100000000", "batch=2"],
+            ["width 2 holds 100000019 tokens", "or lower steps"],
+        ),
+        (
+            ["slots=1000000000"],
+            ["slots: 1,000,000,000 state slots and the weights need", "slots would fit"],
+        ),
+        (
+            ["prefill_chunk=[4,16]", "prefill=[4,9]"],
+            ["prefill_chunk: 16 splits nothing", "has 9 tokens"],
+        ),
+        (["prefill_chunk=1", "prefill=1"], ["1 splits nothing", "prefill has 1 token\n"]),
+        (
+            ["prefill_chunk=65", "prefill=100", "serve.max_prefill_tokens=64"],
+            ["a chunk of 65 would run in narrower passes: serve.max_prefill_tokens=64; raise it"],
+        ),
+        (
+            ["serve.max_prefill_tokens=64", "diff=invariance"],
+            ["max_prefill_tokens=64: invariance, alone 15 prefills 117 tokens", "raise it to 117"],
+        ),
+        (
+            ["max_width=8"],
+            ["max_width: is read by the mode invariance, but diff.mode is single; add diff="],
+        ),
+        (["max_width=8", "batch=2"], ["max_width: is read by the mode invariance", "is batch"]),
+        (
+            ["fragment_slots=true", "diff=all"],
+            ["fragment_slots: with diff=all each batch runs without a gap and with one; leave"],
+        ),
+        (["fragment_slots=false", "diff=all"], ["fragment_slots: with diff=all each batch"]),
+        (
+            ["batch=8192", "serve.max_seq_len=300000", "steps=200000", "model=tiny_dense"],
+            ["batch: width 8192 and the weights need 23", "are free on this", "sequences would"],
+        ),
+        (["ragged=false", "batch=3"], ["ragged: needs verify_batch beside it"]),
     ],
     ids=lambda value: " ".join(value) if "=" in value[0] else "",
 )  # fmt: skip
 def test_a_mode_s_keys_that_do_not_go_together(refused, lines, parts):
     message = refused("pipeline=diff", "prompts=1", *lines)
     has(message, *parts, f"set by the override '{lines[0]}'")
+
+
+@pytest.mark.parametrize("line", ["batch=2", "prompts=3", "state_check=step", "max_width=4"])
+def test_what_only_decoding_reads_is_refused_where_nothing_is_decoded(refused, line):
+    key = line.partition("=")[0]
+    said = f"{key}: is read by the diff, which pipeline=memory leaves out"
+    has(refused("pipeline=memory", line), said, f"set by the override '{line}'")
 
 
 def test_a_prefill_wider_than_every_rule_names_the_flag_that_bounds_it(refused):

@@ -41,6 +41,14 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
     return edit
 
 
+def promise(**wrong: str) -> Callable[[Path], None]:
+    """A folder that promises one axis, with one value wrong."""
+    values = {"arch": "dense_gqa", "axis": "width", "text": "a row", "why": "as ever"} | wrong
+    lines = [f'{key} = "{value}"' for key, value in values.items()]
+    text = "\n".join(["schema = 1", "[[promise]]", "bitwise = false", *lines])
+    return lambda at: (at / "INVARIANCE.toml").write_text(text)
+
+
 @pytest.mark.parametrize(
     ("edit", "parts"),
     [
@@ -71,6 +79,15 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
             ["INVARIANCE.toml: unknown key 'foo'"],
         ),
         (
+            promise(axis="wide"),
+            ["INVARIANCE.toml, promise #0: axis = 'wide' is not one of neighbours, padding"],
+        ),
+        (
+            promise(arch="dense"),
+            ["INVARIANCE.toml: arch = 'dense' is no family; those are ", "dense_gqa"],
+        ),
+        (promise(why=" "), ["INVARIANCE.toml, promise #0: why is empty"]),
+        (
             lambda at: (at / "FAMILIES.toml").write_text("schema = 1\nfoo = 3\n"),
             ["FAMILIES.toml: foo"],
         ),
@@ -81,7 +98,7 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
     ],
     ids=[
         "no table", "syntax", "imports os", "unknown key", "missing kernel", "other class",
-        "other kind", "promises", "families", "argument",
+        "other kind", "promises", "axis", "family", "no reason", "families", "argument",
     ],
 )  # fmt: skip
 def test_a_bad_folder_of_kernels(refused, edit, parts):

@@ -185,3 +185,15 @@ def test_vacuous_pair_may_be_allowed_and_must_be_disclosed() -> None:
     assert "b against a is vacuous" in pair.sentence
     with pytest.raises(KeyError):
         find_vacuous(named, [("a", "c")])
+
+
+def test_a_control_of_one_mode_says_nothing_of_another() -> None:
+    batch = Case("batch, width 2", comparison(), mode="batch")
+    verdict = judge(replace(GOOD, cases=(case(), batch)))
+    assert verdict.outcome == Exit.INCONCLUSIVE
+    assert verdict.reasons == (
+        "circuit, batch: no detection control ran, so its comparison could be blind.",
+    )
+    seen = replace(control("ok"), mode="batch")
+    both = replace(GOOD, cases=(case(), batch), controls=(control("ok"), seen))
+    assert judge(both).outcome == Exit.PASS

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from metpipe.circuit import Select
+from metpipe.engine.legacy.class_defaults import DENSE
 from metpipe.engine.legacy.dense import DenseShape
 from metpipe.engine.model import Model
 from metpipe.engine.selection import ForwardSelect
@@ -208,6 +209,16 @@ def test_the_legacy_forward_takes_each_class_s_own_defaults(model_type, kv_heads
     theirs = transformers.AutoConfig.for_model(**config)
     assert theirs.num_key_value_heads == kv_heads
     assert (getattr(theirs, "head_dim", None) or 16) == head_dim
+    assert shape.rope(config).theta == theirs.rope_parameters["rope_theta"]
+    for key, value in DENSE[model_type].items():
+        assert getattr(theirs, key, False) == value, key
+
+
+@pytest.mark.parametrize("absent", ["hidden_size", "num_hidden_layers", "intermediate_size"])
+def test_a_key_without_a_default_is_named_when_it_is_missing(absent):
+    config = {key: value for key, value in CONFIG.items() if key != absent}
+    with pytest.raises(ConfigError, match=f"the key '{absent}' is missing, and there is no def"):
+        DenseShape.from_config(config)
 
 
 def test_a_lever_that_no_rule_has_is_refused_by_name(model):

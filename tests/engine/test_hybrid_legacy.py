@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from metpipe.engine.legacy.class_defaults import EXPERTS, HYBRID, OUTER, ROPE
 from metpipe.engine.legacy.hybrid import HybridShape
 from metpipe.engine.rope_tables import rope_spec
+from metpipe.errors import ConfigError
 from metpipe.oracle import quiet
 from metpipe.oracle.judgement import judge
 from tests.engine.hybrid_models import CONFIGS, DraftHead, save_hybrid
@@ -247,6 +249,18 @@ def test_absent_keys_take_the_defaults_of_transformers_classes() -> None:
             assert shape.experts.inter == config.moe_intermediate_size
             assert shape.experts.shared_inter == config.shared_expert_intermediate_size
         assert (shape.experts is None) == (model_type == "qwen3_5_text")
+        stated = {**HYBRID, **OUTER, **(EXPERTS if shape.experts else {})}
+        del stated["full_attention_interval"]  # by the layers' kinds, above
+        assert stated.pop("mtp_num_hidden_layers") == 0  # a class has no such key
+        assert stated == {key: getattr(config, key) for key in stated}
+        assert {key: config.rope_parameters[key] for key in ROPE} == ROPE
+
+
+@pytest.mark.parametrize("absent", ["hidden_size", "num_hidden_layers", "num_key_value_heads"])
+def test_a_key_without_a_default_is_named_when_it_is_missing(absent: str) -> None:
+    config = {key: value for key, value in CONFIGS["dense"].items() if key != absent}
+    with pytest.raises(ConfigError, match=f"the key '{absent}' is missing, and there is no def"):
+        HybridShape.from_config(config)
 
 
 def test_a_model_that_does_not_draft_binds_no_draft(saved: Make) -> None:

@@ -100,7 +100,7 @@ def test_a_memory_table_out_of_range_is_refused_by_key(change, message):
 @pytest.mark.parametrize("key", LAW)
 def test_a_memory_table_needs_every_key(key):
     table = {name: value for name, value in LAW.items() if name != key}
-    with pytest.raises(ConfigError, match=rf"{key}: Field required"):
+    with pytest.raises(ConfigError, match=rf"{key}: is missing"):
         with_law(table)
 
 
@@ -208,7 +208,7 @@ def test_two_sizes_of_one_chip_are_told_apart_by_memory(gib, device_id):
         ({"at_least_bytes": -1, "seen_on": "a boot"}, "at_least_bytes"),
         ({"at_least_bytes": 1.5, "seen_on": "a boot"}, "at_least_bytes"),
         ({"at_least_bytes": 1, "seen_on": ""}, "seen_on"),
-        ({"at_least_bytes": 1}, "seen_on: Field required"),
+        ({"at_least_bytes": 1}, "seen_on: is missing"),
         ({"at_least_bytes": 1, "seen_on": "a boot", "at_most": 2}, "at_most"),
     ],
 )

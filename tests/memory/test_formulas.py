@@ -82,6 +82,7 @@ def test_budget_is_the_floor_of_the_share(device, budget):
 
 def test_driver_is_a_fixed_part_and_a_share_of_the_budget():
     assert formulas.driver_bytes(1_000_000, 1000, 10) == 1000 + 1000 * 10
+    assert formulas.driver_bytes(1_000_000, 1000, 10, chunk_slack=7) == 11_007
     # gb10 at its exact size: 1024 MiB, and floor(111064303820 / 1000) x 21 = 2332350363 - 0
     driver = formulas.driver_bytes(111_064_303_820, 1_073_741_824, 21)
     assert driver == 1_073_741_824 + 111_064_303 * 21

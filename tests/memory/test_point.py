@@ -66,7 +66,10 @@ def test_no_flag_has_a_default(name):
         ({"load": {"isl": 0}}, r"workload\.isl: must be at least 1"),
         ({"slots": 0}, r"slots: must be at least 1, got 0"),
         ({"serve": {"block_size": 0}}, r"serve\.block_size: must be at least 1"),
-        ({"serve": {"kv_cache_dtype": "nvfp4"}}, r"serve\.kv_cache_dtype: no state can.* 'nvfp4'"),
+        (
+            {"serve": {"kv_cache_dtype": "nvfp4"}},
+            r"serve\.kv_cache_dtype=nvfp4: no state can.* 'nvfp4'",
+        ),
         ({"serve": {"gpu_memory_utilization": 0.0}}, r"gpu_memory_utilization=0\.0: a share"),
         ({"accounting": "guess"}, r"memory\.accounting=guess.*metpipe"),
     ],

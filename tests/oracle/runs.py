@@ -12,7 +12,7 @@ from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
 from metpipe.pipeline import StageContext
 from metpipe.pipeline.progress import Silent
 from metpipe.pipeline.store import RESULT, write_json
-from metpipe.report.diff_section import OracleSection
+from metpipe.report.oracle_section import OracleSection
 from metpipe.stages.live import Live
 from metpipe.stages.plan import plan
 from tests.runs import composed

@@ -13,7 +13,7 @@ from metpipe.config import Package
 from metpipe.engine.checkpoints import gguf_file
 from metpipe.engine.checkpoints.package import package_place
 from metpipe.errors import ConfigError
-from metpipe.report.diff_section import OracleSection
+from metpipe.report.oracle_section import OracleSection
 from metpipe.stages.reference import logits_path
 from tests.oracle.extra import needs_transformers
 from tests.oracle.gguf_models import write_gguf
@@ -157,7 +157,7 @@ def test_prompts_past_keep_logits_are_counted_out(tmp_path, folders):
     section = run.oracle()
     assert section.passed
     assert [row.tokens for row in section.prompts] == [5]
-    assert "2 of 3 prompts were past keep_logits" in section.sentence
+    assert "past keep_logits, so not compared: 2 of 3 prompts" in section.sentence
 
 
 def test_comparing_nothing_does_not_pass(tmp_path, folders):

@@ -14,7 +14,7 @@ import yaml
 from metpipe.engine.opening import circuit_of
 from metpipe.engine.weights import Weights, weight_shapes
 from metpipe.oracle import quiet
-from metpipe.report.diff_section import OracleSection
+from metpipe.report.oracle_section import OracleSection
 from metpipe.resources import conf_dir
 from tests.circuit.hybrids import SIZES, published
 from tests.engine.hybrid_configs import CONFIGS

@@ -26,12 +26,13 @@ def line_with(lines: list[str], part: str) -> str:
 
 
 def test_the_verdict_is_the_last_line_of_a_pass():
-    assert shown(examples.report())[-1] == "PASS"
+    assert shown(examples.report())[-1].startswith("PASS  metpipe's engine counted")
+    assert shown(examples.report(memory=None))[-1] == "PASS"
 
 
-def test_a_fail_ends_in_its_reasons():
+def test_a_fail_ends_in_its_reasons_and_whose_memory_was_counted():
     report = examples.failing_report()
-    *_, first, second = shown(report)
+    *_, first, second, _ = shown(report)
     assert first == f"FAIL  {report.reasons[0]}"
     assert second.strip() == report.reasons[1]
 
@@ -126,16 +127,16 @@ def test_memory_over_budget_says_so_and_an_exact_ledger_row_shows_every_byte():
     assert any("not even 1 would fit" in line for line in lines)
 
 
-def test_the_engine_whose_allocations_were_counted_is_named():
-    assert any(
-        "counted: the allocations of metpipe's engine" in x for x in shown(examples.report())
-    )
+def test_the_last_line_names_whose_engine_was_counted_and_what_is_not_calibrated():
+    last = "metpipe's engine counted; uncalibrated on b200, a range of 3.73 GiB"
+    assert shown(examples.report())[-1] == f"PASS  {last}"
+    assert shown(examples.failing_report())[-1].strip() == last
 
 
 def test_a_rule_alone_shows_its_cases_and_both_sides():
     lines = shown(examples.rule_report(equal=False))
     assert line_with(lines, "huge and tiny").split()[-4:] == ["7", "118", "0.0156", "1"]
-    assert "2 -> 1 launches, 0.0180 -> 0.0110 ms (1.64x)" in line_with(lines, "chain -> rule")
+    assert "launches 2 -> 1, 0.0180 -> 0.0110 ms (1.64x)" in line_with(lines, "chain -> rule")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

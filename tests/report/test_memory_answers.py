@@ -5,11 +5,11 @@ from __future__ import annotations
 from metpipe.report.memory_answers import fixes, queries, ranks
 from metpipe.report.memory_section import MemorySection, memory_section
 
-from . import examples
+from . import memory_examples
 
 
 def section(*, fits: bool = True, **changed: object) -> MemorySection:
-    record = examples.memory_record(fits=fits) | changed
+    record = memory_examples.memory_record(fits=fits) | changed
     return memory_section(record, {"isl": 100, "osl": 20, "concurrency": 3})
 
 
@@ -18,7 +18,7 @@ def lines(**inverse: object) -> list[str]:
 
 
 def test_both_ends_of_a_range_are_said():
-    (line,) = lines(max_osl=examples.query(1, 4000, 1000, 2000))
+    (line,) = lines(max_osl=memory_examples.query(1, 4000, 1000, 2000))
     assert line == (
         "up to 1,000 (surely) to 2,000 (possibly) generated tokens would fit (prompts of 100, "
         "3 at once)"
@@ -27,7 +27,8 @@ def test_both_ends_of_a_range_are_said():
 
 def test_the_end_of_what_was_asked_is_no_limit_of_the_memory():
     flags, asked = lines(
-        max_concurrency=examples.query(1, 8, 8, 8), max_slots=examples.query(3, 65536, 65536, 65536)
+        max_concurrency=memory_examples.query(1, 8, 8, 8),
+        max_slots=memory_examples.query(3, 65536, 65536, 65536),
     )
     assert flags.endswith("would fit (100 + 20 tokens each), the most that the serve flags allow")
     assert asked == "up to 65,536 state slots would fit, the most that is asked"
@@ -35,8 +36,8 @@ def test_the_end_of_what_was_asked_is_no_limit_of_the_memory():
 
 def test_the_least_of_something_is_worded_so():
     share, device = lines(
-        min_utilization=examples.query(0.001, 1.0, 0.56, 0.458, sense="least"),
-        min_device=examples.query("h100-sxm", "gb300", "b200", "b200", sense="least"),
+        min_utilization=memory_examples.query(0.001, 1.0, 0.56, 0.458, sense="least"),
+        min_device=memory_examples.query("h100-sxm", "gb300", "b200", "b200", sense="least"),
     )
     assert share.endswith("memory that would do: 0.56 (surely) to 0.458 (possibly)")
     assert device == "the smallest device that would do: b200"
@@ -44,8 +45,8 @@ def test_the_least_of_something_is_worded_so():
 
 def test_nothing_that_fits_names_the_value_that_asks_for_least():
     most, least = lines(
-        max_verify=examples.query(2, 8, None, None),
-        min_utilization=examples.query(0.001, 1.0, None, None, sense="least"),
+        max_verify=memory_examples.query(2, 8, None, None),
+        min_utilization=memory_examples.query(0.001, 1.0, None, None, sense="least"),
     )
     assert most == "rows of a verify: not even 2 would fit"
     assert least.endswith("would do: not even 1.0 would fit")
@@ -53,20 +54,22 @@ def test_nothing_that_fits_names_the_value_that_asks_for_least():
 
 def test_what_may_fit_and_surely_does_not():
     most, least = lines(
-        max_isl=examples.query(1, 100, None, 7),
-        min_device=examples.query("l4", "b200", None, "b200", sense="least"),
+        max_isl=memory_examples.query(1, 100, None, 7),
+        min_device=memory_examples.query("l4", "b200", None, "b200", sense="least"),
     )
     assert most.startswith("surely no prompt tokens, possibly up to 7 would fit (20 generated")
     assert least == "the smallest device that would do: surely none, possibly b200"
 
 
 def test_what_was_not_asked_says_why():
-    (line,) = lines(max_snapshot_slots=examples.query(None, None, None, None, why="none are kept"))
+    (line,) = lines(
+        max_snapshot_slots=memory_examples.query(None, None, None, None, why="none are kept")
+    )
     assert line == "snapshots of recurrent state: not asked, none are kept"
 
 
 def test_an_exception_is_stated_behind_its_answer():
-    answer, exception = lines(max_isl=examples.query(1, 100, 10, 10, exceptions=(12, 13)))
+    answer, exception = lines(max_isl=memory_examples.query(1, 100, 10, 10, exceptions=(12, 13)))
     assert answer.startswith("up to 10 prompt tokens")
     assert exception == (
         "but not in order: 12, 13 break what max_isl presumes, that a value fits wherever one that "

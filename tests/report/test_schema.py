@@ -8,8 +8,14 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from metpipe.report.diff_section import Comparison, DiffSection, OracleRow, Prompt, Timing
+from metpipe.report.diff_section import (
+    Comparison,
+    DiffSection,
+    Prompt,
+    Timing,
+)
 from metpipe.report.memory_section import LedgerSection, ledger_section, memory_section
+from metpipe.report.oracle_section import OracleRow
 from metpipe.report.schema import Report
 from tests.report import examples
 

@@ -120,7 +120,10 @@ def test_the_table_shows_what_varies_and_the_first_line_of_an_error(tmp_path):
     assert upper.split()[0] == "steps"
     assert header.split()[:4] == ["job", "pipeline", "slots", "status"]
     assert first.split()[:4] == ["0", "full", "1", "PASS"]
-    assert second.rstrip().endswith("slots: must be at least 1")
+    assert second.split()[:4] == ["1", "0", "USAGE", "-"]
+    assert "  #1: slots: must be at least 1" in [
+        line.rstrip() for line in out.getvalue().splitlines()
+    ]
     assert third.split()[:4] == ["10", "full", "16", "DIED"]
 
 
@@ -147,6 +150,22 @@ def test_what_an_interrupt_cut_off_is_interrupted_not_dead(tmp_path):
     assert [row.status for row in found] == ["PASS", "INTERRUPTED", "INTERRUPTED"]
     assert found[1].error == "interrupted before it ended"
     assert found[2].error == "interrupted before it started"
+
+
+def test_a_report_that_cannot_be_read_is_told_and_the_others_are_shown(tmp_path):
+    three_jobs(tmp_path)
+    path = tmp_path / "0" / "report.json"
+    path.write_text(path.read_text().replace('"verdict": "PASS"', '"verdict": "OK"'))
+    (tmp_path / "1" / "outcome.json").write_text("{}")
+    first, second, third = sweep.rows(tmp_path)
+    assert (first.status, first.memory) == ("PASS", None)
+    assert first.error is not None
+    assert first.error.startswith(f"{path} can't be read: verdict: Input should be")
+    assert (second.status, second.error) == (
+        "DIED",
+        f"{tmp_path / '1' / 'outcome.json'} is broken (KeyError: 'status')",
+    )
+    assert third.status == "DIED"
 
 
 def test_folders_of_other_names_are_not_taken_for_numbers(tmp_path):

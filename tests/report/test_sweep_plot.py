@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from metpipe.report import sweep_plot
+from metpipe.report import picture_file, sweep_plot
 from metpipe.report.sweep_axes import axes
+from metpipe.report.sweep_edge import edge
 from metpipe.report.sweep_record import JobRow, SweepRecord
 from tests.report.sweep_examples import GIB, grid, job, line, plan, refused
 
@@ -168,15 +169,40 @@ def test_a_refused_job_is_told_at_its_place():
 def test_the_edge_of_what_fits_keeps_the_outermost_points_only():
     plans = [j.memory for j in SWEEPS["grid"] if j.memory]
     for end in ("surely", "possibly"):
-        points = plot_frontier.edge(plans, end)
-        lengths, numbers = zip(*points, strict=True)
+        points = edge(plans, end)
+        lengths, numbers, _ = zip(*points, strict=True)
         assert list(lengths) == sorted(lengths)
         assert list(numbers) == sorted(numbers, reverse=True)
         for one in plans:  # whatever fits lies below the edge
             fits = one.answer == "fits" or (end == "possibly" and one.answer == "depends")
             load = one.workload
-            reached = any(x >= load.isl and y >= load.concurrency for x, y in points)
+            reached = any(x >= load.isl and y >= load.concurrency for x, y, _ in points)
             assert reached is fits
+
+
+def test_a_point_where_the_question_ended_is_no_edge():
+    plans = [j.memory for j in grid(lengths=(1024, 40_000), numbers=(1, 2)) if j.memory]
+    found = {
+        (point.tokens, point.sequences): point.asked_no_further for point in edge(plans, "surely")
+    }
+    assert found[1024, 256]  # more sequences were not asked
+    assert not found[40_000, 8]
+    assert found[130_000, 2]  # nor longer prompts
+
+
+def test_what_is_not_drawn_is_counted():
+    jobs = [
+        *grid()[:6],
+        *(
+            refused(i, "workload.concurrency=16", f"workload.isl={n}")
+            for i, n in ((6, 1024), (7, 8192))
+        ),
+    ]
+    said = [text.get_text() for text in words(plot_terms.draw(jobs, axes(jobs)))]
+    assert "not drawn: 2 jobs without a plan" in said
+    many = grid(numbers=range(1, 15), lengths=range(1000, 1015))
+    said = [text.get_text() for text in words(plot_terms.draw(many, axes(many)))]
+    assert "not drawn: 30 jobs beyond the first 12 panels" in said
 
 
 def test_a_sweep_writes_its_plots_whole_and_only_those_it_is_good_for(tmp_path):
@@ -208,7 +234,7 @@ def test_equal_plans_are_not_worth_a_plot():
 def test_without_matplotlib_a_line_says_how_to_get_it(tmp_path, monkeypatch, capsys):
     from metpipe.report import sweep
 
-    monkeypatch.setattr(sweep_plot, "find_spec", lambda _: None)
+    monkeypatch.setattr(picture_file, "find_spec", lambda _: None)
     monkeypatch.setattr(sweep, "rows", lambda *_, **__: SWEEPS["three"])
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails

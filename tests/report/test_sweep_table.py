@@ -23,11 +23,27 @@ def test_a_row_holds_the_swept_values_the_range_the_room_and_the_answer():
     lines = shown(grid())
     head = ["total,", "headroom,", "most", "longest"]
     assert lines[1].split() == head
-    names = ["job", "concurrency", "isl", "status", "GiB", "GiB", "answer", "sequences", "prompt"]
+    names = ["job", "concurrency", "isl", "GiB", "GiB", "answer", "sequences", "prompt"]
     assert lines[2].split() == names
-    row = "0 1 1024 PASS 15.66 .. 19.16 40.84 fits 256 130,000"
+    row = "0 1 1024 15.66 .. 19.16 40.84 fits 256 130,000"
     assert " ".join(lines[3].split()) == row
-    assert " ".join(lines[11].split()).startswith("8 16 32768 PASS 79.53 .. 83.03 -23.03 does not")
+    assert " ".join(lines[11].split()).startswith("8 16 32768 79.53 .. 83.03 -23.03 does not")
+
+
+def test_a_status_has_a_column_only_where_one_is_no_pass():
+    assert shown(grid())[0] == "Sweep of 9 jobs, each a PASS"
+    lines = shown([*grid()[:8], refused(8, "workload.concurrency=16", "workload.isl=32768")])
+    assert lines[0] == "Sweep of 9 jobs"
+    assert "status" in lines[2].split()
+
+
+def test_no_value_is_cut_in_a_narrow_terminal():
+    out = io.StringIO()
+    console = Console(file=out, width=40)
+    for part in parts(SweepRecord(jobs=grid())):
+        console.print(part, crop=False)
+    assert "130,000" in out.getvalue()
+    assert "…" not in out.getvalue()
 
 
 def test_what_is_alike_is_said_once():
@@ -46,12 +62,20 @@ def test_two_numbers_make_a_grid_of_the_room_that_is_left():
     assert lines[at + 4].split() == ["16", "58.97", "44.97", "-3.03?"]
 
 
-def test_a_job_without_a_plan_has_its_status_in_the_grid_and_its_reason_in_the_table():
+def test_a_job_without_a_plan_has_its_status_in_the_grid_and_its_reason_below_the_table():
     jobs = [*grid()[:8], refused(8, "workload.concurrency=16", "workload.isl=32768")]
     lines = shown(jobs)
     assert lines[-1].split()[-1] == "USAGE"
-    (row,) = [text for text in lines if text.startswith("8 ")]
-    assert row.endswith("slots: too few")
+    assert "  #8: slots: too few" in lines
+
+
+def test_jobs_with_one_reason_share_a_line_and_there_are_not_too_many_of_them():
+    jobs = [refused(i, f"slots={i}") for i in range(20)]
+    (line,) = [text for text in shown(jobs) if "too few" in text]
+    assert line == "  #0 #1 #2 #3 #4 #5 #6 #7 and 12 more: slots: too few"
+    jobs = [job(i, f"slots={i}", status="DIED", exit=3, error=f"bug {i}") for i in range(20)]
+    assert sum("bug" in text for text in shown(jobs)) == 8
+    assert "  12 more reasons in sweep.json" in shown(jobs)
 
 
 def test_along_one_axis_there_is_no_grid_and_a_wide_sweep_fits_the_terminal():

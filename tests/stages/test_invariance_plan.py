@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metpipe.engine.promises import TRIED
 from metpipe.stages.invariance.plan import Table, alone, changed, legs, needed_cases
 from metpipe.stages.invariance.widths import widths_up_to
 
@@ -18,7 +19,7 @@ def table():
 @pytest.fixture(scope="module")
 def tokens(table):
     """Tokens that say whose they are: prompt p, step s is 1000 p + s."""
-    return [[1000 * p + s for s in range(STEPS)] for p in range(table.num_prompts)]
+    return [[1000 * p + s for s in range(alone(table, p).steps)] for p in range(table.num_alone)]
 
 
 def test_every_rung_and_its_neighbours():
@@ -29,9 +30,7 @@ def test_every_rung_and_its_neighbours():
 
 def test_every_axis_is_tried(table, tokens):
     axes = {leg.axis for leg in legs(table, tokens)}
-    assert axes == {
-        "width", "padding", "slot", "neighbours", "verify", "prefill_chunks", "prefill_decode",
-    }  # fmt: skip
+    assert axes == set(TRIED)
 
 
 def test_a_row_of_a_batch_is_fed_its_prompts_own_tokens(table, tokens):
@@ -56,19 +55,35 @@ def test_a_verify_row_is_the_decode_step_of_its_token(table, tokens):
     for leg in legs(table, tokens):
         if leg.axis != "verify":
             continue
-        for _, point in leg.rows:
+        for prompt, point in leg.rows:
             step, row = point.theirs
             if step >= 0:
-                assert leg.fed[step][row] == tokens[0][point.ours[0]]
+                assert leg.fed[step][row] == tokens[prompt][point.ours[0]]
+
+
+@pytest.mark.parametrize("steps", [2, 5, 7, 8])
+def test_a_verify_of_every_width_is_accepted_and_its_state_compared(steps):
+    table = Table.of(2, steps, 1000)
+    tokens = [[s for s in range(alone(table, p).steps)] for p in range(table.num_alone)]
+    accepting = [leg for leg in legs(table, tokens) if leg.name.endswith("all accepted")]
+    assert [leg.case.widths for leg in accepting] == [(2,), (3,), (4,), (5,), (8,)]
+    for leg in accepting:
+        ((prompt, _),) = leg.ends
+        fed = [token for step in leg.fed for token in step]
+        assert fed == tokens[prompt]  # both end behind the same token
+        assert alone(table, prompt).prompts == table.prompts[:1]
+        assert len(fed) >= steps
 
 
 def test_a_rejecting_verify_feeds_wrong_drafts(table, tokens):
     rejecting = [leg for leg in legs(table, tokens) if leg.name.endswith("all rejected")]
     assert [leg.case.widths for leg in rejecting] == [(2,), (3,), (4,), (5,), (8,)]
+    deepest = tokens[-1]
     for leg in rejecting:
         assert set(leg.accepted) == {(0,)}
-        for step, fed in enumerate(leg.fed[:-1]):
-            assert fed[1] != tokens[0][step + 1]
+        for step, fed in enumerate(leg.fed):
+            assert fed[0] == tokens[0][step]
+            assert fed[1] == (deepest[step + 1] + 1) % 1000
 
 
 def test_the_decoded_prompt_ends_where_the_prefilled_one_begins(table, tokens):
@@ -85,10 +100,10 @@ def test_the_tenant_is_longer_than_the_prompt_that_follows_it(table, tokens):
 
 
 def test_the_control_changes_one_token_half_way(table, tokens):
-    leg, at = changed(table, tokens, 1000)
+    leg = changed(table, tokens)
     plain = tuple((token,) for token in tokens[0])
-    assert at == STEPS // 2
-    assert [step for step in range(STEPS) if leg.fed[step] != plain[step]] == [at]
+    assert table.changed_step == STEPS // 2
+    assert [step for step in range(STEPS) if leg.fed[step] != plain[step]] == [STEPS // 2]
 
 
 def test_the_pools_are_sized_for_every_leg(table, tokens):

@@ -83,6 +83,32 @@ def test_a_length_beyond_the_config_s_names_the_longest_case(overrides, name, to
     assert "max_position_embeddings=64" in said[0]
 
 
+def test_prompts_that_a_chunk_does_not_split_are_named():
+    said = noted("prefill=[1,16,17]", "prefill_chunk=[1,16]")
+    assert said == [
+        "prefill of 1 token is not run in chunks of 1: a chunk is shorter than its prompt",
+        "prefill of 1, 16 tokens is not run in chunks of 16: a chunk is shorter than its prompt",
+    ]
+    assert noted("prefill=[17,18]", "prefill_chunk=[1,16]") == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cases"),
+    [
+        (("prefill=[16,300]",), "tokens: prefill, 300 tokens restored, 37 computed"),
+        (("prompt_lengths=[9,40]", "prompts=2"), "prompt 1"),
+    ],
+    ids=["restored", "plain decoding"],
+)
+def test_prompts_longer_than_a_pass_are_named(overrides, cases):
+    said = noted("serve.max_prefill_tokens=16", *overrides)[-1]
+    assert said.startswith("serve.max_prefill_tokens=16: prompts longer than that are prefilled in")
+    assert "in passes of 16 tokens: " in said
+    assert cases in said
+    assert "prefill, 16 tokens" not in said
+    assert "prompt 0" not in said
+
+
 def test_a_run_that_executes_nothing_has_no_such_note(tmp_path):
     checkpoint = folder(tmp_path / "model", torch.float32)
     run = composed("pipeline=memory", checkpoint)

@@ -6,7 +6,10 @@ from metpipe.engine.checkpoints.checks import check_tensors
 from metpipe.engine.checkpoints.memory_check import (
     check_memory,
     free_memory,
+    free_on,
+    gib,
     machine_memory,
+    place_of,
     required_memory,
 )
 from metpipe.engine.checkpoints.opening import open_checkpoint
@@ -22,8 +25,11 @@ __all__ = [
     "check_memory",
     "check_tensors",
     "free_memory",
+    "free_on",
+    "gib",
     "machine_memory",
     "open_checkpoint",
+    "place_of",
     "require_tokenizer",
     "required_memory",
     "synthetic",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from metpipe.engine.checkpoints.protocol import Checkpoint, Shape
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 
 __all__ = ["check_tensors"]
 
@@ -31,7 +32,11 @@ def check_tensors(checkpoint: Checkpoint, shapes: Mapping[str, Shape]) -> list[s
         if found.get(name) != tuple(shape)
     ]
     if faults:
-        more = f" (and {len(faults) - 1} more tensors that don't fit)" if len(faults) > 1 else ""
+        more = (
+            f" (and {number_of(len(faults) - 1, 'tensor')} more that don't fit)"
+            if len(faults) > 1
+            else ""
+        )
         raise ConfigError(f"{checkpoint.source}: {faults[0]}{more}; {_advice(shapes, found)}")
     return sorted(set(found) - set(shapes))
 

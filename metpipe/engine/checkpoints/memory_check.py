@@ -20,7 +20,10 @@ __all__ = [
     "cgroup_limit",
     "check_memory",
     "free_memory",
+    "free_on",
+    "gib",
     "machine_memory",
+    "place_of",
     "required_memory",
 ]
 
@@ -56,20 +59,27 @@ def check_memory(
 
     `device`: None is this machine's own memory, as a CPU is.
     """
-    gpu = device if device is not None and device.type == "cuda" else None
-    free = free_memory() if gpu is None else _free_on(gpu)
+    free = free_on(device)
     if needed_bytes > free:
         raise ConfigError(
-            f"{what}: need {_gib(needed_bytes)}, but {_gib(free)} are free on this "
-            f"{'machine' if gpu is None else 'GPU'}; choose a smaller model, free memory, or plan "
-            "it with pipeline=memory"
+            f"{what}: need {gib(needed_bytes)}, but {gib(free)} are free on this "
+            f"{place_of(device)}; choose a smaller model, free memory, or plan it with "
+            "pipeline=memory"
         )
 
 
-def _free_on(gpu: torch.device) -> int:
+def place_of(device: torch.device | None) -> str:
+    """What messages call the memory of a device; None: the machine's own."""
+    return "GPU" if device is not None and device.type == "cuda" else "machine"
+
+
+def free_on(device: torch.device | None) -> int:
+    """Bytes that this process can still take there; None: of the machine's own memory."""
+    if device is None or device.type != "cuda":
+        return free_memory()
     from metpipe.engine.gpu import free_bytes  # imports torch, which planning does without
 
-    return free_bytes(gpu)
+    return free_bytes(device)
 
 
 def cgroup_headroom(root: Path, membership: Path) -> int | None:
@@ -134,5 +144,6 @@ def _limit(folder: Path, limit_file: str) -> int | None:
         return None
 
 
-def _gib(count: int) -> str:
+def gib(count: int) -> str:
+    """Bytes in GiB, to two places."""
     return f"{count / 2**30:.2f} GiB"

@@ -1,25 +1,42 @@
-"""Numbers of a config.json as the hand-written forwards read them."""
+"""Keys of a config.json as the hand-written forwards read them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-__all__ = ["config_float", "config_int"]
+from metpipe.engine.legacy.class_defaults import Defaults
+from metpipe.errors import ConfigError
 
-Config = Mapping[str, object]
-
-
-def config_int(config: Config, key: str, default: int | None = None) -> int:
-    """The key's value; where it is absent or null the default. KeyError where there is none."""
-    value = config.get(key)
-    if value is None:
-        if default is None:
-            raise KeyError(key)
-        return default
-    return int(str(value))
+__all__ = ["ConfigKeys"]
 
 
-def config_float(config: Config, key: str, default: float) -> float:
-    """The key's value; where it is absent or null the default."""
-    value = config.get(key)
-    return default if value is None else float(str(value))
+@dataclass(frozen=True, slots=True)
+class ConfigKeys:
+    """A config, and what its class takes where a key is absent or null."""
+
+    config: Mapping[str, object]
+    defaults: Defaults
+
+    def integer(self, key: str) -> int:
+        """A whole number."""
+        return int(str(self._value(key)))
+
+    def number(self, key: str) -> float:
+        """A number."""
+        return float(str(self._value(key)))
+
+    def is_true(self, key: str) -> bool:
+        """A yes or no."""
+        return bool(self._value(key))
+
+    def _value(self, key: str) -> object:
+        value = self.config.get(key)
+        if value is None:
+            value = self.defaults.get(key)
+        if value is None:
+            raise ConfigError(
+                f"the checkpoint's config.json: the key {key!r} is missing, and there is no "
+                "default of it; add it"
+            )
+        return value

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
 from metpipe.engine.allocator import Allocator
-from metpipe.engine.legacy.config_keys import config_float, config_int
+from metpipe.engine.legacy.class_defaults import DENSE, ROPE
+from metpipe.engine.legacy.config_keys import ConfigKeys
 from metpipe.engine.legacy.forward import Kernels, LegacyStep, head_rows
 from metpipe.engine.legacy.ops import Buffers, Ops, Rope
 from metpipe.engine.rope_tables import RopeSpec, rope_spec
 from metpipe.engine.weights import Weights
 
 __all__ = ["DenseLegacy", "DenseShape"]
-
-CLASS_DEFAULTS: Mapping[str, tuple[int | None, int | None]] = {
-    "llama": (None, None),
-    "mistral": (8, None),
-    "qwen2": (32, None),
-    "qwen3": (32, 128),
-}
-"""model_type -> KV heads and head dim of its Hugging Face class where the config has no such key;
-None: as many KV heads as heads, hidden / heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +44,23 @@ class DenseShape:
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> DenseShape:
         """Read a Hugging Face config; absent keys take that class's own defaults."""
-        number = partial(config_int, config)
         kind = str(config["model_type"])
-        heads = number("num_attention_heads")
-        kv_heads, head_dim = CLASS_DEFAULTS[kind]
-        bias = bool(config.get("attention_bias", False))
+        keys = ConfigKeys(config, DENSE[kind])
+        heads, bias = keys.integer("num_attention_heads"), keys.is_true("attention_bias")
         return cls(
-            num_layers=number("num_hidden_layers"),
-            hidden=number("hidden_size"),
-            inter=number("intermediate_size"),
-            vocab=number("vocab_size"),
+            num_layers=keys.integer("num_hidden_layers"),
+            hidden=keys.integer("hidden_size"),
+            inter=keys.integer("intermediate_size"),
+            vocab=keys.integer("vocab_size"),
             num_heads=heads,
-            num_kv_heads=_kv_heads(config, heads, kv_heads),
-            head_dim=number("head_dim", head_dim or number("hidden_size") // heads),
-            eps=config_float(config, "rms_norm_eps", 1e-6),
+            num_kv_heads=_kv_heads(keys, heads),
+            head_dim=_head_dim(keys, heads),
+            eps=keys.number("rms_norm_eps"),
             qk_norm=kind == "qwen3",
             qkv_bias=kind == "qwen2" or bias,
             out_bias=bias and kind != "qwen2",
-            mlp_bias=bool(config.get("mlp_bias", False)),
-            tied=bool(config.get("tie_word_embeddings", False)),
+            mlp_bias=keys.is_true("mlp_bias"),
+            tied=keys.is_true("tie_word_embeddings"),
         )
 
     def rope(self, config: Mapping[str, object]) -> RopeSpec:
@@ -80,17 +69,26 @@ class DenseShape:
         assert isinstance(asked, Mapping)
         found = {key: value for key, value in asked.items() if value is not None}
         kind = found.get("rope_type", found.get("type", "default"))
-        theta = found.get("rope_theta", config_float(config, "rope_theta", 10000.0))
+        theta = found.get("rope_theta", ConfigKeys(config, ROPE).number("rope_theta"))
         span = config.get("max_position_embeddings")
         if kind in ("llama3", "yarn") and span is not None:
             found.setdefault("original_max_position_embeddings", span)
         return rope_spec({**found, "rope_type": kind, "rope_theta": theta}, self.head_dim)
 
 
-def _kv_heads(config: Mapping[str, object], heads: int, absent: int | None) -> int:
-    """A null is as many KV heads as heads; an absent key is the class's own default."""
-    value = config.get("num_key_value_heads", absent)
+def _kv_heads(keys: ConfigKeys, heads: int) -> int:
+    """A null is as many KV heads as heads, as is an absent key where the class has no default."""
+    key = "num_key_value_heads"
+    value = keys.config.get(key, keys.defaults.get(key))
     return heads if value is None else int(str(value))
+
+
+def _head_dim(keys: ConfigKeys, heads: int) -> int:
+    """Stated or the class's own; else the heads share the hidden size."""
+    key = "head_dim"
+    if keys.config.get(key) is None and key not in keys.defaults:
+        return keys.integer("hidden_size") // heads
+    return keys.integer(key)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 Two families share it: dense (`qwen3_5`) and with experts (`qwen3_5_moe`), each as a text model on
 its own (`..._text`: keys in the root, modules below `model`) or inside a model that sees (keys in
-`text_config`, modules below `model.language_model`). Defaults are those of Hugging Face's classes.
+`text_config`, modules below `model.language_model`). Absent keys take `class_defaults`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from metpipe.engine.legacy.config_keys import config_float, config_int
+from metpipe.engine.legacy.class_defaults import EXPERTS, HYBRID, OUTER, ROPE
+from metpipe.engine.legacy.config_keys import ConfigKeys
 from metpipe.engine.rope_tables import RopeSpec, rope_spec
 
 __all__ = ["ExpertShape", "HybridShape"]
@@ -60,26 +61,27 @@ class HybridShape:
     @classmethod
     def from_config(cls, config: Config) -> HybridShape:
         """Read a Hugging Face config of either family, nested or plain."""
-        text = _text(config)
-        head_dim = config_int(text, "head_dim", 256)
+        text = ConfigKeys(_text(config), HYBRID)
+        head_dim = text.integer("head_dim")
+        rotary_share = ConfigKeys(_rope(text.config), ROPE).number("partial_rotary_factor")
         is_moe = str(config["model_type"]).startswith("qwen3_5_moe")
         return cls(
             root="model.language_model" if "text_config" in config else "model",
             attends=_attends(text),
-            hidden=config_int(text, "hidden_size"),
-            q_heads=config_int(text, "num_attention_heads"),
-            kv_heads=config_int(text, "num_key_value_heads"),
+            hidden=text.integer("hidden_size"),
+            q_heads=text.integer("num_attention_heads"),
+            kv_heads=text.integer("num_key_value_heads"),
             head_dim=head_dim,
-            rotary_dim=int(head_dim * config_float(_rope(text), "partial_rotary_factor", 0.25)),
-            k_heads=config_int(text, "linear_num_key_heads", 16),
-            k_dim=config_int(text, "linear_key_head_dim", 128),
-            v_heads=config_int(text, "linear_num_value_heads", 32),
-            v_dim=config_int(text, "linear_value_head_dim", 128),
-            eps=config_float(text, "rms_norm_eps", 1e-6),
-            experts=_experts(text) if is_moe else None,
+            rotary_dim=int(head_dim * rotary_share),
+            k_heads=text.integer("linear_num_key_heads"),
+            k_dim=text.integer("linear_key_head_dim"),
+            v_heads=text.integer("linear_num_value_heads"),
+            v_dim=text.integer("linear_value_head_dim"),
+            eps=text.number("rms_norm_eps"),
+            experts=_experts(text.config) if is_moe else None,
             # Of a nested model the outer key counts, and the inner one does not.
-            tied=bool(config.get("tie_word_embeddings", False)),
-            has_draft=config_int(text, "mtp_num_hidden_layers", 0) > 0,
+            tied=ConfigKeys(config, OUTER).is_true("tie_word_embeddings"),
+            has_draft=text.integer("mtp_num_hidden_layers") > 0,
         )
 
     def rope(self, config: Config) -> RopeSpec:
@@ -88,8 +90,7 @@ class HybridShape:
         The pairs are shared out among three position axes (time, height, width); text has the same
         position on each, so that the sharing does not matter.
         """
-        asked = _rope(_text(config))
-        theta = config_float(asked, "rope_theta", 10000.0)
+        theta = ConfigKeys(_rope(_text(config)), ROPE).number("rope_theta")
         return rope_spec({"rope_type": "default", "rope_theta": theta}, self.rotary_dim)
 
 
@@ -108,13 +109,10 @@ def _rope(text: Config) -> Config:
     return {**older, **{key: value for key, value in asked.items() if value is not None}}
 
 
-def _attends(text: Config) -> tuple[bool, ...]:
+def _attends(text: ConfigKeys) -> tuple[bool, ...]:
     """As listed, or the last of every `full_attention_interval` layers."""
-    count, period = (
-        config_int(text, "num_hidden_layers"),
-        config_int(text, "full_attention_interval", 4),
-    )
-    kinds = text.get("layer_types")
+    count, period = text.integer("num_hidden_layers"), text.integer("full_attention_interval")
+    kinds = text.config.get("layer_types")
     if kinds is None:
         return tuple((layer + 1) % period == 0 for layer in range(count))
     assert isinstance(kinds, list)
@@ -122,9 +120,10 @@ def _attends(text: Config) -> tuple[bool, ...]:
 
 
 def _experts(text: Config) -> ExpertShape:
+    keys = ConfigKeys(text, EXPERTS)
     return ExpertShape(
-        experts=config_int(text, "num_experts", 256),
-        top_k=config_int(text, "num_experts_per_tok", 8),
-        inter=config_int(text, "moe_intermediate_size", 512),
-        shared_inter=config_int(text, "shared_expert_intermediate_size", 512),
+        experts=keys.integer("num_experts"),
+        top_k=keys.integer("num_experts_per_tok"),
+        inter=keys.integer("moe_intermediate_size"),
+        shared_inter=keys.integer("shared_expert_intermediate_size"),
     )

@@ -6,7 +6,7 @@ Shapes: R rows, B block-table columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -43,6 +43,29 @@ class StepLayout:
         return int(self.tensors["positions"].max())
 
 
+@dataclass(slots=True)
+class _Rows:
+    """A step's inputs as they are gathered, sequence by sequence, and the pool rows they reach."""
+
+    block_size: int
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    table: list[list[int]] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    current: list[int] = field(default_factory=list)
+
+    def append(
+        self, start: int, width: int, slot: int, blocks: list[int], padding: list[int]
+    ) -> None:
+        """A sequence of `start` tokens that gets `width` rows more; `padding` fills its table."""
+        for position in range(start + width):
+            row = blocks[position // self.block_size] * self.block_size + position % self.block_size
+            (self.committed if position < start else self.current).append(row)
+        self.positions += range(start, start + width)
+        self.slots += [slot] * width
+        self.table += [blocks + padding] * width
+
+
 def lay_out(mode: str, rows: int, block_size: int, vocab_size: int) -> StepLayout:
     """A step of `rows` rows: one sequence each, one for all, or three rows a sequence."""
     widths = sequence_widths(mode, rows)
@@ -53,37 +76,33 @@ def lay_out(mode: str, rows: int, block_size: int, vocab_size: int) -> StepLayou
     num_blocks = sum(needed) + 2
     g = torch.Generator().manual_seed(rows)
     shuffled = torch.randperm(num_blocks - 2, generator=g).tolist()
-    positions: list[int] = []
-    slots: list[int] = []
-    table: list[list[int]] = []
-    committed: list[int] = []
-    current: list[int] = []
+    found = _Rows(block_size)
     for index, (start, width, count) in enumerate(zip(starts, widths, needed, strict=True)):
         blocks = [shuffled.pop() for _ in range(count)]
         padding = [num_blocks - 1] * (max(needed) + 1 - count)
-        for position in range(start + width):
-            row = blocks[position // block_size] * block_size + position % block_size
-            (committed if position < start else current).append(row)
-        positions += range(start, start + width)
-        slots += [len(widths) - 1 - index] * width
-        table += [blocks + padding] * width
-    tensors = {
-        "token_ids": _token_ids(rows, vocab_size, g),
-        "positions": torch.tensor(positions, dtype=torch.int32),
-        "slots": torch.tensor(slots, dtype=torch.int32),
-        "block_table": torch.tensor(table, dtype=torch.int32),
-        "snapshots": torch.tensor(_snapshots(widths, g), dtype=torch.int32),
-    }
-    masks = [_mask(found, num_blocks * block_size) for found in (committed, current)]
+        found.append(start, width, len(widths) - 1 - index, blocks, padding)
     return StepLayout(
-        tensors,
+        _tensors(found, widths, vocab_size, g),
         block_size,
         num_blocks,
         num_slots=len(widths) + 1,
         num_snapshots=rows - len(widths) + 1,
-        committed=masks[0],
-        current=masks[1],
+        committed=_mask(found.committed, num_blocks * block_size),
+        current=_mask(found.current, num_blocks * block_size),
     )
+
+
+def _tensors(
+    found: _Rows, widths: list[int], vocab_size: int, g: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """step.NAME -> i32."""
+    return {
+        "token_ids": _token_ids(sum(widths), vocab_size, g),
+        "positions": torch.tensor(found.positions, dtype=torch.int32),
+        "slots": torch.tensor(found.slots, dtype=torch.int32),
+        "block_table": torch.tensor(found.table, dtype=torch.int32),
+        "snapshots": torch.tensor(_snapshots(widths, g), dtype=torch.int32),
+    }
 
 
 def sequence_widths(mode: str, rows: int) -> list[int]:

@@ -1,4 +1,5 @@
 """The `met` accounting: what the engine of that name allocates for a serve, term by term.
 
-It is held to boots of that engine. Sections named in docstrings are of its description, memory.md.
+It is held to boots of that engine. Sections in docstrings are those of that engine's own account of
+its memory.
 """

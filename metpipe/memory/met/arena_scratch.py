@@ -1,4 +1,4 @@
-"""The scratch buffer of the legacy arena: the largest of four uses (memory.md 15.2)."""
+"""The scratch buffer of the legacy arena: the largest of four uses (section 15.2)."""
 
 from __future__ import annotations
 

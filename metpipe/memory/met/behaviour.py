@@ -1,4 +1,4 @@
-"""What met's kernel target says of a model: its defaults of serve flags (memory.md 4.3)."""
+"""What met's kernel target says of a model: its defaults of serve flags (section 4.3)."""
 
 from __future__ import annotations
 

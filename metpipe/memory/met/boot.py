@@ -1,4 +1,4 @@
-"""A boot of met's engine: what it allocated, against what the accounting says (memory.md 23)."""
+"""A boot of met's engine: what it allocated, against what the accounting says (section 23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a boot's file, schema 1: what one start of met's engine allocated (memory.md 23.2)."""
+"""Reads a boot's file, schema 1: what one start of met's engine allocated (section 23.2)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The ten kinds of caches beside the states: what a model declares, and how many units there are.
 
-(memory.md 12.) Bytes = units x elements x element size, except the index of prompt lookup.
+(section 12.) Bytes = units x elements x element size, except the index of prompt lookup.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from metpipe.circuit import Circuit, StateDecl, element_bytes
 from metpipe.memory.met.lookup_index import lookup_bytes
-from metpipe.memory.met.shape import ModelShape
+from metpipe.memory.met.shape import SSM_FORMAT, ModelShape
 from metpipe.memory.report import StateBytes
 
 __all__ = ["KINDS", "Cache", "CacheUnits", "cache_rows", "declared_caches"]
@@ -86,11 +86,12 @@ class CacheUnits:
 def declared_caches(circuit: Circuit, shape: ModelShape) -> tuple[Cache, ...]:
     """Every cache that a model of this circuit may have.
 
-    Snapshots follow from recurrent states, the carry and the verify's tables from delta nets, what
-    is kept of hidden rows from a draft head.
+    Snapshots follow from the states of state space layers, the carry and the verify's tables from
+    delta nets, what is kept of hidden rows from a draft head.
     """
-    recurrent = [state for state in circuit.states.values() if state.kind == "recurrent"]
-    nets = tuple(state.id.rpartition(".")[0] for state in recurrent if state.local == "gdn.h")
+    layers = {_block(state) for state in circuit.states.values() if state.format == SSM_FORMAT}
+    recurrent = [state for state in circuit.states.values() if _block(state) in layers]
+    nets = tuple(_block(state) for state in recurrent if state.local == "gdn.h")
     return (
         *_snapshots(recurrent, shape),
         *(_carry(nets, shape) if nets else ()),
@@ -161,6 +162,11 @@ def _hidden(shape: ModelShape) -> Iterator[Cache]:
 
 def _of_head(name: str, kind: str, elements: int, dtype: str) -> Cache:
     return Cache(f"head.{name}", kind, elements, dtype, (f"head.{name}",))
+
+
+def _block(state: StateDecl) -> str:
+    """`l3.gdn.h` -> `l3.gdn`."""
+    return state.id.rpartition(".")[0]
 
 
 def _renamed(state: str, prefix: str) -> str:

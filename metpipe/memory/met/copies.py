@@ -1,4 +1,4 @@
-"""Derived copies: device allocations that a loader makes from a weight (memory.md 8).
+"""Derived copies: device allocations that a loader makes from a weight (section 8).
 
 Which weights have which copies is data, COPIES.toml; this is how a rule matches and what it costs.
 """
@@ -22,7 +22,7 @@ SETTINGS = (
     "latent_moe",
     "moe_expert_tables",
 )
-"""What a rule's `when` may test (memory.md 4.4)."""
+"""What a rule's `when` may test (section 4.4)."""
 
 ROW_SCALE = "row_scale_f32"
 BLOCK_GRID = re.compile(r"block_grid_f32/([1-9][0-9]*)x([1-9][0-9]*)")
@@ -85,7 +85,7 @@ def copies_of(
 
 
 def law_bytes(law: str, out: int, k: int) -> int:
-    """Bytes of one copy of an `out` x `k` weight (memory.md 8.1).
+    """Bytes of one copy of an `out` x `k` weight (section 8.1).
 
     A format's spelling is the whole weight in it; the others are f32 scales beside the weight.
     """

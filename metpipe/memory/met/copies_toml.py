@@ -1,4 +1,4 @@
-"""Reads COPIES.toml, schema 1: the rules of derived copies (memory.md 8.2)."""
+"""Reads COPIES.toml, schema 1: the rules of derived copies (section 8.2)."""
 
 from __future__ import annotations
 

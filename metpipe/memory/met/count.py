@@ -1,13 +1,15 @@
-"""The `met` accounting at one point: terms, and the rows behind them (memory.md 17 and 18)."""
+"""The `met` accounting at one point: terms, and the rows behind them (sections 17 and 18)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from metpipe.errors import ConfigError
+from metpipe.memory.met.arena_range import arena_range
 from metpipe.memory.met.held import counts_at, main_pool, side_of, states_of
 from metpipe.memory.met.legacy_arena import ArenaSizes, arena_bytes, two_phase_bytes
+from metpipe.memory.met.side import MetModel
 from metpipe.memory.point import Point
 from metpipe.memory.report import Counts, RunBytes, StateBytes, Status, Term
 from metpipe.memory.workspaces import Program, workspaces_of
@@ -80,7 +82,7 @@ def count(point: Point) -> Counts:
         workspaces=workspaces_of(point, programs),
         kv_blocks=main_pool(point).blocks if _has_cache(point) else 0,
         pool_bytes=sum(s.bytes for s in states if s.holding == "blocks" and s.section == "main"),
-        notes=(),
+        notes=tuple(_notes(side.model)),
         host=sum(state.bytes for state in states if state.holding == "host"),
     )
 
@@ -110,8 +112,9 @@ def arena_sizes(point: Point) -> ArenaSizes:
         )
     if device.split_k is None:
         raise ConfigError(
-            f"hardware={device.id}: how met's decode splits the keys on {device.device_class} is "
-            "not known; choose hardware=ID of another class, such as gb10"
+            f"hardware={device.id}: met's engine has no kernels for the class "
+            f"{device.device_class}, so nothing says how it would size its decode; choose "
+            "hardware=ID of gb10, Hopper, B200 or B300"
         )
     return ArenaSizes(
         tokens=counts_at(point).max_batch_tokens,
@@ -126,20 +129,44 @@ def arena_sizes(point: Point) -> ArenaSizes:
 
 def _terms(point: Point, states: tuple[StateBytes, ...]) -> tuple[Term, ...]:
     side, sizes = side_of(point), arena_sizes(point)
-    shape = side.model.shape
+    model = side.model
     held = dict.fromkeys(SOURCES, 0) | {"host": 0}
     held["weights"], held["copies"] = side.weights.stored, side.weights.derived
     held["outside"] = side.outside.bytes or 0
-    held["arena"] = arena_bytes(shape, sizes)
-    held["two_phase"] = two_phase_bytes(shape, sizes.tokens, sizes.max_seq_len)
+    held["two_phase"] = two_phase_bytes(model.shape, sizes.tokens, sizes.max_seq_len)
     held["workspace"] = _workspace(point)
     for state in states:
         held[_term_of(state)] += state.bytes
+    spans = {term: (size, size) for term, size in held.items()} | {"arena": _arena(model, sizes)}
     status = status_of(point)
-    arch, copies = side.model.arch, side.model.version.copies
     return tuple(
-        Term(key, held[key], held[key], status, _source(key, arch, copies)) for key in SOURCES
+        Term(key, *spans[key], status, _source(key, model.arch, model.version.copies))
+        for key in SOURCES
     )
+
+
+@lru_cache(maxsize=4096)
+def _arena(model: MetModel, sizes: ArenaSizes) -> tuple[int, int]:
+    """One number where every part has a formula, else a range."""
+    if model.gaps is not None:
+        return arena_range(model.shape, model.gaps, sizes)
+    size = arena_bytes(model.shape, sizes)
+    return size, size
+
+
+def _notes(model: MetModel) -> Iterator[str]:
+    """What is known of a family's serve in part only."""
+    if model.gaps is not None:
+        yield (
+            f"no formula of met's arena speaks of {', '.join(model.gaps.what)}: it is a range, "
+            "from the buffers that have one to four bytes an element for every result of every "
+            "kind of layer"
+        )
+    if not any(model.arch in rule.arch for rule in model.rules):
+        yield (
+            f"no rule of {model.version.copies} speaks of {model.arch}: what its loader copies is "
+            "not known, and no copy is counted"
+        )
 
 
 def _term_of(state: StateBytes) -> str:

@@ -1,4 +1,4 @@
-"""Expert tables: built where a full serve has room for them, else skipped (memory.md 21)."""
+"""Expert tables: built where a full serve has room for them, else skipped (section 21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that a load asks of the paged pools (memory.md 18)."""
+"""Blocks that a load asks of the paged pools (section 18)."""
 
 from __future__ import annotations
 

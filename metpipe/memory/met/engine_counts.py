@@ -1,4 +1,4 @@
-"""Counts that met's engine takes from its serve flags (memory.md 10): rules, no bytes."""
+"""Counts that met's engine takes from its serve flags (section 10): rules, no bytes."""
 
 from __future__ import annotations
 

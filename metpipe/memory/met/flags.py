@@ -1,4 +1,4 @@
-"""The serve flags that met's engine sizes by, beside those of every serve (memory.md 4.2)."""
+"""The serve flags that met's engine sizes by, beside those of every serve (section 4.2)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ __all__ = ["MetFlags", "met_flags", "met_serve"]
 TIERS = ("declared", "nvfp4")
 """Tiers of weights whose copies the rules know."""
 
-UNCOUNTED: Mapping[str, object] = {
-    "high_speed_swap": False,
-    "graphs": None,
-    "tensor_parallel_size": 1,
-    "pipeline_parallel_size": 1,
-    "expert_parallel_size": 1,
-    "rank": 0,
+RANKS = "met's instrument plans one device and one process; memory.accounting=metpipe plans ranks"
+UNCOUNTED: Mapping[str, tuple[object, str]] = {
+    "high_speed_swap": (False, "it narrows a prefill's steps, and nothing says by how much"),
+    "graphs": (None, "captured launches are in the driver's fixed part"),
+    "tensor_parallel_size": (1, RANKS),
+    "pipeline_parallel_size": (1, RANKS),
+    "expert_parallel_size": (1, RANKS),
+    "rank": (0, RANKS),
 }
-"""Flags for which met's model has no term -> the value that asks for nothing."""
+"""Flags for which met's model has no term -> the value that asks for nothing, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ def met_serve(flags: Mapping[str, object]) -> Serve:
     known = set(Serve.__dataclass_fields__) | set(MetFlags.__dataclass_fields__) | set(UNCOUNTED)
     if unknown := set(flags) - known:
         raise ConfigError(f"serve.{min(unknown)}: not a serve flag that this accounting knows")
-    for name, neutral in UNCOUNTED.items():
+    for name, (neutral, why) in UNCOUNTED.items():
         if flags.get(name, neutral) != neutral:
             raise ConfigError(
-                f"serve.{name}={flags[name]}: the met accounting has no term for it; set "
+                f"serve.{name}={flags[name]}: the met accounting has no term for it ({why}); set "
                 f"serve.{name}={'null' if neutral is None else str(neutral).lower()}"
             )
     return read_serve(flags)

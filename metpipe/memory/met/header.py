@@ -1,4 +1,4 @@
-"""What a report says above its numbers: formats, counts, and what was decided (memory.md 22.1)."""
+"""What a report says above its numbers: formats, counts, and what was decided (section 22.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many drafts a verify has when so many sequences are active (memory.md 10)."""
+"""How many drafts a verify has when so many sequences are active (section 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The legacy arena: the buffers that met's default forward allocates once (memory.md 15).
+"""The legacy arena: the buffers that met's default forward allocates once (section 15).
 
 Symbols, as the formulas have them: M tokens of a step, P = M rounded up to 16, D = max(32, slots),
 Z = a delta net's query, key, value and z channels.
@@ -54,7 +54,7 @@ def arena_bytes(shape: ModelShape, sizes: ArenaSizes) -> int:
 
 @lru_cache(maxsize=4096)
 def two_phase_bytes(shape: ModelShape, tokens: int, max_seq_len: int) -> int:
-    """Buffers of the delta nets' prefill in two phases; 0 without such layers (memory.md 15.3)."""
+    """Buffers of the delta nets' prefill in two phases; 0 without such layers (section 15.3)."""
     if not shape.lin_v_heads:
         return 0
     rows = min(tokens, max_seq_len)
@@ -173,7 +173,7 @@ def _experts(shape: ModelShape, sizes: ArenaSizes) -> dict[str, int]:
 
 
 def _moe_fp8(shape: ModelShape, tokens: int) -> int:
-    """Deduced from the arenas of three boots, which it meets to 0.01 % (memory.md 15.4)."""
+    """Deduced from the arenas of three boots, which it meets to 0.01 % (section 15.4)."""
     inter = shape.moe_inter
     return tokens * shape.top_k * (inter + 4 * ceil_div(inter, 128) + 4)
 

@@ -1,4 +1,4 @@
-"""The n-gram index of prompt lookup: a hash map in host memory (memory.md 12)."""
+"""The n-gram index of prompt lookup: a hash map in host memory (section 12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outside bytes: tensors of a checkpoint that no weight node binds (memory.md 9).
+"""Outside bytes: tensors of a checkpoint that no weight node binds (section 9).
 
 Norms, convolutions, gates' constants, a vision tower. Only names and sizes are read, which the
 headers of the files give.

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from metpipe.circuit import Circuit
+from metpipe.memory.met.arena_range import find_gaps
 from metpipe.memory.met.behaviour import Behaviour, find_behaviour
 from metpipe.memory.met.caches import declared_caches
 from metpipe.memory.met.copies import CopyRule
@@ -30,7 +31,7 @@ def met_model(
     """The model of a circuit whose nodes carry the declared formats.
 
     Raises:
-        ConfigError: the arena has no formula for an op of it, or a dim is absent.
+        ConfigError: a dim is absent.
     """
     behaviour = find_behaviour(behaviours, circuit)
     shape = shape_of(circuit)
@@ -47,6 +48,7 @@ def met_model(
             state.kind == "paged_kv" and state.section == "draft"
             for state in circuit.states.values()
         ),
+        gaps=find_gaps(circuit, shape),
     )
 
 

@@ -1,6 +1,6 @@
 """The format that a serve computes a weight with: the tier's answer and the engine's own picks.
 
-(memory.md 4.5.) The checkpoint's declared format stands on the circuit's nodes.
+(section 4.5.) The checkpoint's declared format stands on the circuit's nodes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def head_format(declared: str, flags: MetFlags) -> str:
 
 
 def settings_of(circuit: Circuit, flags: MetFlags, head: str) -> Mapping[str, str]:
-    """What the copy rules may test (memory.md 4.4); expert tables start as built."""
+    """What the copy rules may test (section 4.4); expert tables start as built."""
     return {
         "speculative": "on" if flags.speculates else "off",
         "weight_quantization": flags.weight_quantization,

@@ -1,4 +1,7 @@
-"""A model's sizes as the arena formulas name them; what a family lacks is 0 (memory.md 15)."""
+"""A model's sizes as the arena formulas name them; what a family lacks is 0 (section 15).
+
+Some families have parts that no formula speaks of; `gaps_of` names them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from metpipe.circuit import Circuit
 from metpipe.errors import ConfigError
 
-__all__ = ["ModelShape", "shape_of"]
+__all__ = ["SSM_FORMAT", "ModelShape", "gaps_of", "shape_of"]
 
 UNKNOWN_OPS: Mapping[str, str] = {
     "mla_attention": "latent attention",
@@ -19,10 +22,16 @@ UNKNOWN_OPS: Mapping[str, str] = {
 }
 """Ops whose buffers no formula gives -> what they are."""
 
+SSM_FORMAT = "{ssm_h_storage}"
+"""The format of the state that every state space layer keeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Widths and counts. `recurrent` says whether any layer keeps a recurrent state."""
+    """Widths and counts. `recurrent` says whether there is a state space layer.
+
+    A ring of keys (DeepSeek V4) lives in a slot as well, and makes no such layer.
+    """
 
     hidden: int
     vocab: int
@@ -88,47 +97,45 @@ class ModelShape:
 
 
 def shape_of(circuit: Circuit) -> ModelShape:
-    """The sizes of a circuit.
+    """The sizes of a circuit; of one with gaps, those that it has.
 
     Raises:
-        ConfigError: it has an op whose buffers no formula gives, or lacks a dim that one needs.
+        ConfigError: it lacks a dim that the formulas need.
     """
-    ops = {node.op for node in circuit.nodes}
-    _refuse_unknown(circuit, ops)
-    dims = circuit.dims
+    dims, has_gaps = circuit.dims, bool(gaps_of(circuit))
     is_moe, is_latent = bool(dims.get("experts")), bool(dims.get("moe_latent"))
     moe_io = dims.get("moe_io", dims["hidden"]) if is_moe else 0
     return ModelShape(
         **{name: _needed(circuit, name) for name in ALWAYS},
+        **{name: dims.get(name, 0) if has_gaps else _needed(circuit, name) for name in ATTENTION},
         **{name: dims.get(name, 0) for name in SOMETIMES},
-        gated_queries="sigmoid_gate_mul" in ops,
+        gated_queries=any(node.op == "sigmoid_gate_mul" for node in circuit.nodes),
         position_axes=3 if _has_interleaved_axes(circuit) else 1,
         moe_io=moe_io,
         moe_latent=moe_io if is_latent else 0,
-        recurrent=any(state.kind == "recurrent" for state in circuit.states.values()),
+        recurrent=any(state.format == SSM_FORMAT for state in circuit.states.values()),
     )
 
 
-ALWAYS = ("hidden", "vocab", "q_heads", "kv_heads", "head_dim")
+def gaps_of(circuit: Circuit) -> tuple[str, ...]:
+    """What no formula of the arena speaks of: an op, or attention of more than one width."""
+    ops = {node.op for node in circuit.nodes}
+    gaps = [UNKNOWN_OPS[op] for op in sorted(ops & set(UNKNOWN_OPS))]
+    outputs = [node for node in circuit.nodes if node.role == "o"]
+    if len({circuit.edges[node.inputs[0]].dim for node in outputs}) > 1:
+        gaps.append("attention of several widths")
+    return tuple(gaps)
+
+
+ALWAYS = ("hidden", "vocab", "q_heads")
+ATTENTION = ("kv_heads", "head_dim")
+"""Dims of attention that keeps keys and values by heads."""
 SOMETIMES = (
     "inter", "experts", "top_k", "moe_inter", "shared_inter",
     "lin_k_heads", "lin_k_dim", "lin_v_heads", "lin_v_dim",
     "mamba_heads", "mamba_head_dim", "ssm_state", "ssm_groups",
 )  # fmt: skip
 """Dims that only some families have; one that is absent is a part that is absent."""
-
-
-def _refuse_unknown(circuit: Circuit, ops: set[str]) -> None:
-    """What no formula of the arena speaks of: an op, or attention of more than one width."""
-    what = [UNKNOWN_OPS[op] for op in sorted(ops & set(UNKNOWN_OPS))]
-    outputs = [node for node in circuit.nodes if node.role == "o"]
-    if len({circuit.edges[node.inputs[0]].dim for node in outputs}) > 1:
-        what.append("attention of several widths")
-    if what:
-        raise ConfigError(
-            f"memory.accounting=met: {circuit.arch} has {what[0]}, for whose buffers met's arena "
-            "has no known formula; plan it with memory.accounting=metpipe"
-        )
 
 
 def _needed(circuit: Circuit, name: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from metpipe.circuit import Circuit
+from metpipe.memory.met.arena_range import Gaps
 from metpipe.memory.met.caches import Cache
 from metpipe.memory.met.copies import CopyRule
 from metpipe.memory.met.flags import MetFlags
@@ -73,6 +74,8 @@ class MetModel:
     version: Version
     drafts: bool
     """whether it has a draft head with a cache of its own"""
+    gaps: Gaps | None = None
+    """what the arena has no formula for; None where it has one for everything"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

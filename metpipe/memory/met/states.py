@@ -1,4 +1,4 @@
-"""Recurrent states and paged caches of a serve (memory.md 11)."""
+"""Recurrent states and paged caches of a serve (section 11)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StateFormats:
         """A state's dtype.
 
         Raises:
-            ConfigError: a key that nothing states.
+            ConfigError: a key that nothing states, a dtype without an element size.
         """
         draft = group.section == "draft"
         named = {
@@ -45,7 +45,13 @@ class StateFormats:
             return group.format
         if group.format not in named:
             raise ConfigError(f"{group.local}: nothing states its format {group.format}")
-        return named[group.format]
+        dtype = named[group.format]
+        formulas.element_bytes(dtype, f"serve.{FLAGS[group.format]}={dtype}, of {group.local}")
+        return dtype
+
+
+FLAGS = {"{kv_cache_dtype}": "kv_cache_dtype", "{ssm_h_storage}": "ssm_h_dtype"}
+"""Key of a format -> the flag that states it."""
 
 
 def state_rows(
@@ -55,7 +61,7 @@ def state_rows(
     main: Pool,
     draft: Pool | None,
 ) -> Iterator[StateBytes]:
-    """A row per state and holding; a draft's cache only where there is a pool for it.
+    """A row per state and holding; a draft's only where it has a pool of blocks.
 
     Raises:
         ConfigError: a dtype without an element size; a recurrent state that a verify cannot undo.
@@ -65,7 +71,7 @@ def state_rows(
         if group.kind == "paged_kv" and pool is not None:
             units = pool.blocks * pool.block_size
             yield row(group, formats.of(group), "blocks", "model", units)
-        elif group.kind == "recurrent":
+        elif group.kind == "recurrent" and pool is not None:
             yield from _recurrent(group, formats.of(group), counts)
 
 

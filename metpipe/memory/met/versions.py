@@ -1,4 +1,4 @@
-"""What changed in met's engine between the boots that are known (memory.md 8.3, 15.1).
+"""What changed in met's engine between the boots that are known (sections 8.3 and 15.1).
 
 An old boot is judged by the facts of its day.
 """

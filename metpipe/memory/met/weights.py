@@ -1,4 +1,4 @@
-"""Stored weights and their derived copies, node by node (memory.md 7 and 8)."""
+"""Stored weights and their derived copies, node by node (sections 7 and 8)."""
 
 from __future__ import annotations
 

@@ -18,16 +18,18 @@ from metpipe.engine.model import Model
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.drive import drive
 from metpipe.stages.modes.recording import Recording
+from metpipe.stages.modes.unowned import UnownedBytes
 
 __all__ = ["Leg", "run_leg", "script_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """What was computed, and the tokens that were fed."""
+    """What was computed, the tokens that were fed, and what nobody owned."""
 
     side: Side
     fed: tuple[tuple[int, ...], ...]
+    unowned: UnownedBytes
 
 
 @dataclass(slots=True)
@@ -49,13 +51,15 @@ class _Collect:
         """States are compared at the end."""
 
 
-def run_leg(model: Model, forward: Forward, case: Case, script: Trace | None = None) -> Leg:
+def run_leg(
+    model: Model, forward: Forward, case: Case, script: Trace | None, *, check_steps: bool
+) -> Leg:
     """Run a case; without a script, greedily."""
     watch = _Collect()
-    run = Recording(model, forward, case, watch, check_steps=False)
+    run = Recording(model, forward, case, watch, check_steps=check_steps)
     drive(run, script)
     trace = run.trace()
-    return Leg(Side(watch.rows_at, trace.state_digests), trace.fed)
+    return Leg(Side(watch.rows_at, trace.state_digests), trace.fed, run.unowned())
 
 
 def script_of(

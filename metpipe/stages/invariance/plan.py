@@ -40,11 +40,27 @@ class Table:
     tenant: tuple[int, ...]
     steps: int
     limit: int
+    vocab_size: int
 
     @property
-    def num_prompts(self) -> int:
-        """Those of the batches, and the chunked one behind them."""
-        return len(self.prompts) + 1
+    def deeper(self) -> tuple[int, ...]:
+        """Steps at which verifies that accept all end, where those are not the table's own."""
+        ends = {_whole_verifies(self.steps, width) * width for width in VERIFY_WIDTHS}
+        return tuple(sorted(ends - {self.steps}))
+
+    @property
+    def changed_step(self) -> int:
+        """Where the detection control changes a token."""
+        return self.steps // 2
+
+    @property
+    def num_alone(self) -> int:
+        """The batches' prompts, the chunked one, the first again for each of `deeper`."""
+        return len(self.prompts) + 1 + len(self.deeper)
+
+    def ending_at(self, steps: int) -> int:
+        """The index of the first prompt alone, decoded for so many steps."""
+        return 0 if steps == self.steps else len(self.prompts) + 1 + self.deeper.index(steps)
 
     @classmethod
     def of(cls, limit: int, steps: int, vocab_size: int) -> Table:
@@ -58,7 +74,13 @@ class Table:
             tenant=tuple(prompt_of_len(TENANT, vocab_size)),
             steps=steps,
             limit=limit,
+            vocab_size=vocab_size,
         )
+
+
+def _whole_verifies(steps: int, width: int) -> int:
+    """Verifies of `width` rows that cover at least `steps` tokens."""
+    return -(-steps // width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +99,14 @@ class Planned:
 
 
 def alone(table: Table, index: int) -> Case:
-    """A prompt of the table, decoded alone; the chunked one has the index of none."""
-    prompt = table.chunked if index == len(table.prompts) else table.prompts[index]
-    return Case(MODE, f"alone {index}", (prompt,), table.steps)
+    """A prompt decoded alone, by its index as `Table.num_alone` counts them."""
+    behind = index - len(table.prompts)
+    if behind < 0:
+        return Case(MODE, f"alone {index}", (table.prompts[index],), table.steps)
+    if behind == 0:
+        return Case(MODE, "alone, chunked", (table.chunked,), table.steps)
+    steps = table.deeper[behind - 1]
+    return Case(MODE, f"alone 0, {steps} steps", table.prompts[:1], steps)
 
 
 def repeated(table: Table, tokens: Tokens) -> Planned:
@@ -88,13 +115,13 @@ def repeated(table: Table, tokens: Tokens) -> Planned:
     return _batch(table, tokens, "repeat", "alone, once more", 1, case)
 
 
-def changed(table: Table, tokens: Tokens, vocab_size: int) -> tuple[Planned, int]:
-    """The first prompt alone with the token half way changed, and that step."""
-    case, at = alone(table, 0), table.steps // 2
-    fed = list(tokens[0])
-    fed[at] = (fed[at] + 1) % vocab_size
+def changed(table: Table, tokens: Tokens) -> Planned:
+    """The first prompt alone with the token of `changed_step` changed."""
+    case, fed = alone(table, 0), list(tokens[0])
+    at = table.changed_step
+    fed[at] = (fed[at] + 1) % table.vocab_size
     rows = _rows(table, (0,))
-    return Planned("changed", "a token changed", case, tuple((t,) for t in fed), (), rows), at
+    return Planned("changed", "a token changed", case, tuple((t,) for t in fed), (), rows)
 
 
 def legs(table: Table, tokens: Tokens) -> Iterator[Planned]:
@@ -110,8 +137,8 @@ def legs(table: Table, tokens: Tokens) -> Iterator[Planned]:
 
 def needed_cases(table: Table) -> tuple[Case, ...]:
     """Every case that the table runs, for the sizes of the pools."""
-    tokens = [(0,) * table.steps] * table.num_prompts
-    first = tuple(alone(table, index) for index in range(table.num_prompts))
+    first = tuple(alone(table, index) for index in range(table.num_alone))
+    tokens = [(0,) * case.steps for case in first]
     return first + tuple(leg.case for leg in legs(table, tokens))
 
 
@@ -179,33 +206,40 @@ def _neighbours(table: Table, tokens: Tokens) -> Iterator[Planned]:
 
 def _verifies(table: Table, tokens: Tokens) -> Iterator[Planned]:
     for width in VERIFY_WIDTHS:
-        if table.steps >= width:
-            yield _accepting(table, tokens, width)
+        yield _accepting(table, tokens, width)
         yield _rejecting(table, tokens, width)
 
 
 def _accepting(table: Table, tokens: Tokens, width: int) -> Planned:
     """Every draft is right: row j of step s is decode step s * K + j."""
-    steps = table.steps // width
+    steps = _whole_verifies(table.steps, width)
+    index = table.ending_at(steps * width)
     case = Case("verify", f"K={width}, accepting", table.prompts[:1], steps, widths=(width,))
-    fed = tuple(tuple(tokens[0][s * width : (s + 1) * width]) for s in range(steps))
+    fed = tuple(tuple(tokens[index][s * width : (s + 1) * width]) for s in range(steps))
     points = tuple(
-        (0, Point((s * width + j, 0), (s, j))) for s in range(steps) for j in range(width)
+        (index, Point((s * width + j, 0), (s, j))) for s in range(steps) for j in range(width)
     )
-    rows = ((0, Point((PREFILL, 0), (PREFILL, 0))), *points)
-    ends = ((0, 0),) if steps * width == table.steps else ()
+    rows = ((index, Point((PREFILL, 0), (PREFILL, 0))), *points)
     name = f"decode against verify K={width}, all accepted"
-    return Planned("verify", name, case, fed, ((width - 1,),) * steps, rows, ends)
+    return Planned("verify", name, case, fed, ((width - 1,),) * steps, rows, ((index, 0),))
 
 
 def _rejecting(table: Table, tokens: Tokens, width: int) -> Planned:
     """Every draft is wrong: row 0 of step s is decode step s, whatever was rolled back."""
     case = Case("verify", f"K={width}, rejecting", table.prompts[:1], table.steps, widths=(width,))
-    wrong = tokens[0][0]
-    fed = tuple((tokens[0][s],) + (wrong,) * (width - 1) for s in range(table.steps))
+    right = tokens[table.ending_at(max(table.deeper, default=table.steps))]
+    fed = tuple(
+        (tokens[0][s], *(_wrong(table, right, s + j) for j in range(1, width)))
+        for s in range(table.steps)
+    )
     rows = tuple((0, Point((s, 0), (s, 0))) for s in range(PREFILL, table.steps))
     name = f"decode against verify K={width}, all rejected"
     return Planned("verify", name, case, fed, ((0,),) * table.steps, rows, ((0, 0),))
+
+
+def _wrong(table: Table, right: Sequence[int], at: int) -> int:
+    """The token behind the right one; past the last that is known, behind that."""
+    return (right[min(at, len(right) - 1)] + 1) % table.vocab_size
 
 
 def _chunks(table: Table, tokens: Tokens) -> Iterator[Planned]:

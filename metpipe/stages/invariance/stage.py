@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from metpipe.diff.invariance import (
     Cell,
@@ -12,12 +12,18 @@ from metpipe.diff.invariance import (
     judge_changed_cell,
     judge_repeat_cell,
 )
+from metpipe.diff.records import MovedBytes
+from metpipe.diff.trace import Trace
+from metpipe.engine.forward import Forward
+from metpipe.engine.model import Model
 from metpipe.pipeline import StageContext
 from metpipe.stages.forced import select_of
-from metpipe.stages.invariance.legs import run_leg, script_of
-from metpipe.stages.invariance.plan import Planned, alone, changed, legs, repeated
+from metpipe.stages.invariance.legs import Leg, run_leg, script_of
+from metpipe.stages.invariance.plan import Planned, Table, alone, changed, legs, repeated
 from metpipe.stages.invariance.promises import promised_axes
 from metpipe.stages.live import live_of
+from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.unowned import moved_bytes
 from metpipe.stages.records import to_json
 
 __all__ = ["run_invariance"]
@@ -25,36 +31,60 @@ __all__ = ["run_invariance"]
 
 def run_invariance(context: StageContext) -> Mapping[str, object]:
     """Every prompt alone, then every leg, each row of it against that prompt's."""
-    live, model, select = live_of(context), live_of(context).model(), select_of(context.params)
-    table = live.invariance_table()
+    live, select = live_of(context), select_of(context.params)
+    model, table = live.model(), live.invariance_table()
     promised = promised_axes(live.sets, model.circuit.arch, overlay=select.overlay)
     forward = model.forward(select)
-    cells = []
     try:
-        by_itself = [
-            run_leg(model, forward, alone(table, index)) for index in range(table.num_prompts)
-        ]
+        filled = _Filled(context, model, forward, promised)
+        filled.fill(table)
+        disclosure = forward.disclose()
+    finally:
+        forward.close()
+    repeat, detection, *axes = filled.cells
+    return {
+        "cells": to_json(tuple(axes)),
+        "repeat": to_json(judge_repeat_cell(repeat)),
+        "control": to_json(judge_changed_cell(detection, table.changed_step)),
+        "moved": to_json(tuple(filled.moved)),
+        "disclosure": to_json(disclosure),
+    }
+
+
+@dataclass(slots=True)
+class _Filled:
+    """The table's cells under one forward, and what moved that no leg owned."""
+
+    context: StageContext
+    model: Model
+    forward: Forward
+    promised: Collection[str]
+    cells: list[Cell] = field(default_factory=list)
+    moved: list[MovedBytes] = field(default_factory=list)
+
+    def fill(self, table: Table) -> None:
+        """The prompts alone decide the tokens; then the repeat, the change and the legs."""
+        first = [alone(table, index) for index in range(table.num_alone)]
+        by_itself = [self._run(case) for case in first]
         tokens = [tuple(token for (token,) in leg.fed) for leg in by_itself]
-        change, changed_step = changed(table, tokens, model.vocab_size)
-        planned = [repeated(table, tokens), change, *legs(table, tokens)]
-        context.progress.total(len(planned))
+        planned = [repeated(table, tokens), changed(table, tokens), *legs(table, tokens)]
+        self.context.progress.total(len(planned))
         sides = [leg.side for leg in by_itself]
         ours = _by_prompt(sides)
         for leg in planned:
-            script = script_of(leg.case, leg.fed, leg.accepted)
-            ran = run_leg(model, forward, leg.case, script)
-            cell = _cell(select.name, leg, ours, ran.side, leg.axis in promised)
-            cells.append(replace(cell, state_diff=_states(leg, sides, ran.side)))
-            context.progress.advance()
-        repeat, detection, *axes = cells
-        return {
-            "cells": to_json(tuple(axes)),
-            "repeat": to_json(judge_repeat_cell(repeat)),
-            "control": to_json(judge_changed_cell(detection, changed_step)),
-            "disclosure": to_json(forward.disclose()),
-        }
-    finally:
-        forward.close()
+            ran = self._run(leg.case, script_of(leg.case, leg.fed, leg.accepted))
+            cell = _cell(self.forward.name, leg, ours, ran.side, leg.axis in self.promised)
+            self.cells.append(replace(cell, state_diff=_states(leg, sides, ran.side)))
+            self.context.progress.advance()
+
+    def _run(self, case: Case, script: Trace | None = None) -> Leg:
+        check_steps = self.context.params["state_check"] == "step"
+        leg = run_leg(self.model, self.forward, case, script, check_steps=check_steps)
+        run = f"invariance, {case.name}"
+        moved = moved_bytes(leg.unowned, run=run, variant=self.forward.name)
+        if moved is not None:
+            self.moved.append(moved)
+        return leg
 
 
 def _by_prompt(sides: Sequence[Side]) -> Side:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-__all__ = ["DRAFT_LADDER", "capped", "slot_capacity"]
+__all__ = ["DRAFT_LADDER", "MAX_SPECULATING", "Capacity"]
 
 DRAFT_LADDER = ((4, 3), (8, 3), (16, 1), (32, 1))
-"""(sequences, drafts of each): up to so many sequences, so many drafts each."""
-DISPATCH_CAP = 32
-"""Sequences that may speculate at once."""
-NUM_DRAFTS = 3
+"""(sequences, drafts of each): up to so many sequences, so many drafts each; beyond, the last."""
+MAX_SPECULATING = 32
+"""Sequences that may speculate at once where serve.mtp_max_seqs does not say: met's own number."""
 
 
-def slot_capacity(slot: int) -> int:
-    """Rows K of a slot: its drafts at any batch that reaches it, and the committed token."""
-    allowed = [_drafts_at(count) for count in range(slot + 1, DISPATCH_CAP + 1)]
-    return 1 + min(max(allowed, default=1), NUM_DRAFTS)
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the serve flags allow."""
+
+    num_drafts: int
+    """serve.num_drafts"""
+    max_speculating: int = MAX_SPECULATING
+    """serve.mtp_max_seqs"""
+
+    def rows(self, slot: int) -> int:
+        """Rows K of a slot: its drafts at any batch that reaches it, and the committed token."""
+        reached = range(slot + 1, max(self.max_speculating, slot + 1) + 1)
+        drafts = max(_drafts_at(count) for count in reached)
+        return 1 + max(1, min(drafts, self.num_drafts))
+
+    def capped(self, widths: Sequence[int]) -> tuple[int, ...]:
+        """The widths of sequences in slots 0, 1, ..., each at most what its slot allows."""
+        return tuple(min(width, self.rows(slot)) for slot, width in enumerate(widths))
 
 
 def _drafts_at(num_sequences: int) -> int:
-    return next(drafts for rung, drafts in DRAFT_LADDER if num_sequences <= rung)
-
-
-def capped(widths: Sequence[int]) -> tuple[int, ...]:
-    """The widths of sequences in slots 0, 1, ..., each at most what its slot allows."""
-    return tuple(min(width, slot_capacity(slot)) for slot, width in enumerate(widths))
+    allowed = [drafts for rung, drafts in DRAFT_LADDER if num_sequences <= rung]
+    return allowed[0] if allowed else DRAFT_LADDER[-1][1]

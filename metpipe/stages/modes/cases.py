@@ -10,7 +10,7 @@ from metpipe.config import Run
 from metpipe.diff.prompts import batch_prompts, prompt_of_len
 from metpipe.diff.prompts import prompts as single_prompts
 from metpipe.diff.speculation import verify_shapes
-from metpipe.stages.modes.capacity import capped
+from metpipe.stages.modes.capacity import MAX_SPECULATING, Capacity
 from metpipe.stages.modes.case import Case
 
 __all__ = ["PLAIN", "Facts", "cases_of"]
@@ -21,6 +21,8 @@ PREFILL_STEPS = 2
 """Decode steps behind a prefill: what it left behind must be of use."""
 SHORTEST_RESTORE = 256
 """The shortest prompt whose restored prefix is tried (diff.md 3.6)."""
+SWAPPED_ROWS = 2
+"""Rows K of the verifies around a spill: the draft head's cache must be in the record too."""
 TAIL = 37
 """Tokens behind a restored prefix."""
 
@@ -73,34 +75,45 @@ def _verify(run: Run, facts: Facts) -> Iterator[Case]:
 
 
 def _verify_batch(run: Run, facts: Facts) -> Iterator[Case]:
-    deepest = max(run.verify_batch_ks or (2,))
-    for count in run.verify_batch or ():
-        shapes = verify_shapes(count, run.verify_batch_ks or ())
-        if run.ragged is False:
-            shapes = tuple(shape for shape in shapes if len(set(shape)) == 1)
-        shapes = tuple(capped(shape) for shape in shapes)
-        for widths in _without_repeats(shapes):
-            name = (
-                " ".join(map(str, widths)) if count <= 8 else f"{count} sequences, {_runs(widths)}"
-            )
+    if run.verify_batch is None or run.verify_batch_ks is None:
+        return
+    for count in run.verify_batch:
+        for widths in _shapes(run, count, run.verify_batch_ks):
             for fragmented in _layouts(run):
                 yield Case(
                     "verify_batch",
-                    f"K={name}" + (", fragmented" if fragmented else ""),
+                    f"K={_of_each(widths)}" + (", fragmented" if fragmented else ""),
                     _of_batch(count, facts.vocab_size),
                     run.steps,
                     widths=widths,
-                    num_drafts=deepest - 1 if facts.drafts else 0,
+                    num_drafts=max(run.verify_batch_ks) - 1 if facts.drafts else 0,
                     fragmented=fragmented,
                 )
+
+
+def _shapes(run: Run, count: int, ks: Sequence[int]) -> list[tuple[int, ...]]:
+    """The widths of each sequence, for each batch; none deeper than its slot allows."""
+    shapes = verify_shapes(count, ks)
+    if run.ragged is False:
+        shapes = tuple(shape for shape in shapes if len(set(shape)) == 1)
+    flags = run.serve
+    assert flags.num_drafts is not None, "a list of Ks sets it"
+    capacity = Capacity(flags.num_drafts, flags.mtp_max_seqs or MAX_SPECULATING)
+    return _without_repeats([capacity.capped(shape) for shape in shapes])
+
+
+def _of_each(widths: Sequence[int]) -> str:
+    """`4 4 2`, or how many there are of each where that would be long."""
+    if len(widths) <= 8:
+        return " ".join(map(str, widths))
+    return f"{len(widths)} sequences, {_runs(widths)}"
 
 
 def _prefill(run: Run, facts: Facts) -> Iterator[Case]:
     for length in run.prefill or ():
         prompt = tuple(prompt_of_len(length, facts.vocab_size))
         tokens = "1 token" if length == 1 else f"{length} tokens"
-        chunks = (None, *(chunk for chunk in run.prefill_chunk or () if chunk < length))
-        for chunk in chunks:
+        for chunk in _passes(run, length):
             path = "" if chunk is None else f" in chunks of {chunk}"
             yield Case("prefill", f"{tokens}{path}", (prompt,), PREFILL_STEPS, chunk=chunk)
         if length >= SHORTEST_RESTORE:
@@ -109,10 +122,31 @@ def _prefill(run: Run, facts: Facts) -> Iterator[Case]:
             yield Case("prefill", name, (prompt + tail,), PREFILL_STEPS, restored=length)
 
 
+def _passes(run: Run, length: int) -> list[int | None]:
+    """Tokens of a pass, each way: None is all at once, which only the budget's tokens can be."""
+    budget = run.serve.max_prefill_tokens
+    whole = None if length <= budget else budget
+    shorter = [chunk for chunk in run.prefill_chunk or () if chunk < length]
+    return list(dict.fromkeys((whole, *shorter)))
+
+
 def _swap(run: Run, facts: Facts) -> Iterator[Case]:
     prompt, half = tuple(single_prompts(1, facts.vocab_size)[0]), run.steps // 2
-    yield Case("swap", "own record", (prompt,), run.steps, spill=half)
-    yield Case("swap", "the reference's record", (prompt,), run.steps, spill=half, crossing=True)
+    for crossing in (False, True):
+        name = "the reference's record" if crossing else "own record"
+        yield Case("swap", name, (prompt,), run.steps, spill=half, crossing=crossing)
+        if facts.drafts:
+            yield Case(
+                "swap",
+                f"{name}, draft head",
+                (prompt,),
+                run.steps,
+                widths=(SWAPPED_ROWS,),
+                num_drafts=SWAPPED_ROWS - 1,
+                drafts_verified=True,
+                spill=half,
+                crossing=crossing,
+            )
 
 
 def _layouts(run: Run) -> tuple[bool, ...]:

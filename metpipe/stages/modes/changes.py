@@ -54,16 +54,32 @@ def _prompt_changed(case: Case, trace: Trace, vocab_size: int) -> Change:
 
 
 def _drafts_changed(case: Case, trace: Trace, vocab_size: int) -> Iterator[Change]:
-    sequence = case.num_sequences // 2
-    first = sum(case.widths[:sequence])
-    counts = [accepted[sequence] for accepted in trace.accepted]
-    for name, wanted, recovers in (("accepted", True, False), ("rejected", False, True)):
-        step = _step_where(counts, case.widths[sequence], accepted=wanted)
-        if step is None:
+    """One that was accepted, of a sequence near the middle, and one that was rejected.
+
+    A case in which no sequence has such a draft lacks that control; the verdict says so of it, as
+    of any verify that did not take both ways.
+    """
+    for name, wanted in (("accepted", True), ("rejected", False)):
+        place = _place_where(case, trace, accepted=wanted)
+        if place is None:
             continue
-        row = first + counts[step] + (0 if wanted else 1)  # the first that a commit must leave out
+        sequence, step = place
+        first, count = sum(case.widths[:sequence]), trace.accepted[step][sequence]
+        row = first + count + (0 if wanted else 1)  # the first that a commit must leave out
         script = _with_token(trace, step, row, vocab_size)
-        yield Change(f"{name} draft in row {row} changed", case, script, step, row, recovers)
+        name = f"{name} draft in row {row} changed"
+        yield Change(name, case, script, step, row, recovers=not wanted)
+
+
+def _place_where(case: Case, trace: Trace, *, accepted: bool) -> tuple[int, int] | None:
+    """The sequence nearest to the middle, and its step nearest to half way, with such a draft."""
+    middle = case.num_sequences // 2
+    for sequence in sorted(range(case.num_sequences), key=lambda one: (abs(one - middle), one)):
+        counts = [step[sequence] for step in trace.accepted]
+        step = _step_where(counts, case.widths[sequence], accepted=accepted)
+        if step is not None:
+            return sequence, step
+    return None
 
 
 def _step_where(counts: Sequence[int], width: int, *, accepted: bool) -> int | None:

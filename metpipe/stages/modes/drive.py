@@ -13,7 +13,7 @@ from metpipe.diff.trace import Trace
 from metpipe.stages.modes.recording import Recording
 from metpipe.stages.modes.spill import spilled
 from metpipe.stages.modes.steps import decode, prefill
-from metpipe.stages.modes.verify import drive_verify
+from metpipe.stages.modes.verify import Spill, drive_verify
 
 __all__ = ["drive"]
 
@@ -26,19 +26,20 @@ def drive(
     `record` is where a spilled sequence is written by the reference and read in a crossing;
     `flip` changes the last byte of what is restored.
     """
+    spill = partial(spilled, run, record if run.case.crossing else None, script, flip)
     if run.case.widths:
-        drive_verify(run, script)
+        drive_verify(run, script, spill)
         return
     with run.opened():
-        _decode(run, script, record, flip)
+        _decode(run, script, spill)
 
 
-def _decode(run: Recording, script: Trace | None, record: Path | None, flip: bool) -> None:
-    logits_SV = prefill(run)
+def _decode(run: Recording, script: Trace | None, spill: Spill) -> None:
+    logits_SV = prefill(run, run.sequences)
     run.prefilled(logits_SV)
     for step in range(run.case.steps):
         if run.case.spill == step:
-            spilled(run, record if run.case.crossing else None, script, flip)
+            spill()
         tokens = argmax_rows(logits_SV).tolist() if script is None else script.fed[step]
-        logits_SV = run.timed(partial(decode, run, tokens))
+        logits_SV = run.timed(partial(decode, run, run.sequences, tokens))
         run.stepped(tokens, logits_SV, (1,) * len(tokens))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from metpipe.circuit import padded_rows
+from metpipe.circuit import RuleSet, padded_rows
 from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.serve_flags import ExecutedServe
 from metpipe.errors import ConfigError
+from metpipe.nouns import number_of
 from metpipe.stages.modes.case import Case
 
-__all__ = ["check_fits", "sizes_for"]
+__all__ = ["check_fits", "check_passes", "check_rows", "check_widths", "one_sequence", "sizes_for"]
+
+FEWEST_ROWS = {"batch": ("multi_seq", 1), "verify_batch": ("verify_batch", 2)}
+"""Key of widths -> the mode of its steps, and the fewest rows that a sequence has in one."""
 
 
 def sizes_for(cases: Sequence[Case], serve: ExecutedServe, slots: int | None) -> PoolSizes:
@@ -32,6 +36,83 @@ def sizes_for(cases: Sequence[Case], serve: ExecutedServe, slots: int | None) ->
     )
 
 
+def one_sequence(tokens: int, serve: ExecutedServe) -> PoolSizes:
+    """Pools that hold one sequence of so many tokens, and its prefill."""
+    rows = min(serve.max_prefill_tokens, tokens)
+    return PoolSizes(
+        num_blocks=-(-tokens // serve.block_size) + 1,
+        num_slots=1,
+        block_size=serve.block_size,
+        max_seq_len=serve.max_seq_len,
+        max_prefill_rows=rows,
+        runs=(("decode", 1), ("prefill", rows)),
+        snapshot_rows=0,
+    )
+
+
+def check_widths(widths: Mapping[str, Sequence[int]], rules: RuleSet) -> None:
+    """Refuse a batch that no rule takes the rows of, before its prompts are made.
+
+    `widths`: key -> sequences of its batches.
+
+    Raises:
+        ConfigError: naming the key, and the most sequences that a step takes.
+    """
+    for key, found in widths.items():
+        mode, rows = FEWEST_ROWS[key]
+        most = rules.widest(mode) // rows
+        if max(found, default=0) > most:
+            raise ConfigError(
+                f"{key}: {max(found):,} sequences are {max(found) * rows:,} rows or more a step, "
+                f"and the kernel set's rules take at most {most * rows:,}: up to "
+                f"{number_of(most, 'sequence')}"
+            )
+
+
+def check_rows(cases: Sequence[Case], max_prefill_rows: int, rules: RuleSet) -> None:
+    """Refuse a step wider than every rule, which would end as nodes that no rule takes.
+
+    Raises:
+        ConfigError: naming the case, or the flag that bounds a prefill.
+    """
+    widest = rules.widest("prefill")
+    if max_prefill_rows > widest:
+        raise ConfigError(
+            f"serve.max_prefill_tokens: a prompt is prefilled in a pass of {max_prefill_rows:,} "
+            f"rows, and the kernel set's rules take at most {widest:,}; set "
+            f"serve.max_prefill_tokens={widest}, and it is prefilled in more passes"
+        )
+    for case in cases:
+        for mode, rows in _steps(case):
+            if rows > rules.widest(mode):
+                raise ConfigError(
+                    f"{case.mode}: {case.name} has steps of {rows:,} rows, and the kernel set's "
+                    f"rules take at most {rules.widest(mode):,}; give fewer sequences or smaller Ks"
+                )
+
+
+def check_passes(cases: Sequence[Case], max_prefill_tokens: int) -> None:
+    """Refuse a chunk that the engine would split, since its name would be wrong.
+
+    Raises:
+        ConfigError: naming the case and the flag.
+    """
+    one_pass = [(_one_pass(case), case) for case in cases]
+    passes, case = max(one_pass, key=lambda found: found[0])
+    if passes > max_prefill_tokens:
+        raise ConfigError(
+            f"serve.max_prefill_tokens={max_prefill_tokens}: {case.full_name} prefills "
+            f"{number_of(passes, 'token')} in one pass; raise it to {passes}"
+        )
+
+
+def _one_pass(case: Case) -> int:
+    """Tokens that the case's name says are prefilled in one pass; 0 where it says nothing."""
+    if case.chunk is not None:
+        return case.chunk
+    return max(map(len, case.prompts)) if case.mode == "invariance" else 0
+
+
 def check_fits(cases: Sequence[Case], max_seq_len: int, slots: int | None) -> None:
     """Refuse a pool or a length that some case goes beyond.
 
@@ -46,19 +127,20 @@ def check_fits(cases: Sequence[Case], max_seq_len: int, slots: int | None) -> No
             f"its {longest.steps} steps; raise it to {tokens}, or lower steps or lengths"
         )
     widest = max(cases, key=_slots)
-    if slots is not None and _slots(widest) > slots:
+    needed = _slots(widest)
+    if slots is not None and needed > slots:
         raise ConfigError(
-            f"slots={slots}: {widest.full_name} needs {_slots(widest)} state slots; set "
-            f"slots={_slots(widest)} or leave slots out; {_fitting(widest, slots)}"
+            f"slots={slots}: {widest.full_name} needs {number_of(needed, 'state slot')}; set "
+            f"slots={needed} or leave slots out; {_fitting(widest, slots)}"
         )
 
 
 def _fitting(case: Case, slots: int) -> str:
     """What this pool would hold."""
-    spare = _slots(case) - case.num_sequences
-    if slots - spare < 1:
-        return f"{slots} hold no such case at all"
-    return f"{slots} hold {slots - spare} sequences"
+    held = slots - (_slots(case) - case.num_sequences)
+    verb = "holds" if slots == 1 else "hold"
+    what = "no such case at all" if held < 1 else number_of(held, "sequence")
+    return f"{number_of(slots, 'slot')} {verb} {what}"
 
 
 def _slots(case: Case) -> int:
@@ -95,6 +177,6 @@ def _steps(case: Case) -> Iterator[tuple[str, int]]:
     if count > 1:
         yield "multi_seq", padded_rows(count) if case.padded else count
     if case.widths:
-        yield "verify" if case.mode == "verify" else "verify_batch", sum(case.widths)
+        yield "verify" if count == 1 else "verify_batch", sum(case.widths)
     if case.num_drafts:
         yield "draft", padded_rows(count)

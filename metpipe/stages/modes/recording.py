@@ -14,26 +14,18 @@ from typing import Protocol
 import torch
 
 from metpipe.diff.digest import row_digests
+from metpipe.diff.states import differing_labels
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
 from metpipe.engine.gpu import wait
 from metpipe.engine.model import Model
 from metpipe.engine.pools import Sequence as Opened
 from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.unowned import UnownedBytes
 
-__all__ = ["MS", "Recording", "UnownedBytes", "Watch"]
+__all__ = ["MS", "Recording", "Watch"]
 
 MS = 1000.0
-
-
-@dataclass(frozen=True, slots=True)
-class UnownedBytes:
-    """Digests of the state that no sequence owned, before and after its run."""
-
-    before: dict[str, str]
-    after: dict[str, str]
-    moved_at: int | None = None
-    """the first step after which it had moved, where each step was checked"""
 
 
 class Watch(Protocol):
@@ -65,6 +57,7 @@ class Recording:
     _held: list[Opened] = field(default_factory=list)
     _before: dict[str, str] = field(default_factory=dict)
     _moved_at: int | None = None
+    _moved_between: set[str] = field(default_factory=set)
     _prefill: tuple[str, ...] = ()
     _fed: list[tuple[int, ...]] = field(default_factory=list)
     _steps: list[tuple[str, ...]] = field(default_factory=list)
@@ -76,6 +69,8 @@ class Recording:
     _draft_ms: list[float] = field(default_factory=list)
     _ends: dict[str, str] = field(default_factory=dict)
     _slots: tuple[int, ...] = ()
+    following: tuple[int, ...] = ()
+    """of a verify, the token behind each sequence's last"""
     _after: dict[str, str] = field(default_factory=dict)
     _prefilled_before: int = 0
     extra_states: dict[str, str] = field(default_factory=dict)
@@ -92,30 +87,44 @@ class Recording:
             yield self.sequences
             self._ends = self._state_digests() | self.extra_states
             self._after = self.model.unowned_digests(*self.sequences)
+            if self.unowned().moved:
+                self.model.distrust()
         finally:
             self._close()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Sequences of the same prompts that no record is kept of."""
+    def guests(self, reserved: Sequence[int]) -> Iterator[list[Opened]]:
+        """Sequences beside the case's for a while, with room for so many tokens each.
+
+        No record is kept of them, but what they and the case's do not own must not move.
+        """
+        guests: list[Opened] = []
         try:
-            for tokens in self.case.reserved:
-                self.sequences.append(self.model.open(reserve=tokens))
-            yield
+            for tokens in reserved:
+                guests.append(self.model.open(reserve=tokens))
+            before = self.model.unowned_digests(*self.sequences, *guests)
+            yield guests
+            self._note_moved(before, *self.sequences, *guests)
         finally:
-            while self.sequences:
-                self.model.close(self.sequences.pop())
+            while guests:
+                self.model.close(guests.pop())
 
     def rebase(self) -> None:
-        """Take what nobody owns, and what was prefilled, as it is now: the case's own doing."""
+        """Take what nobody owns as it is, and count prefilled tokens from here: a guest left."""
         self._prefilled_before = self.forward.prefilled
         self._before = self.model.unowned_digests(*self.sequences)
 
-    def replace_sequence(self, new: Opened) -> None:
-        """Go on with another sequence; the case's only one stays open as nobody's."""
+    def leave_sequence(self) -> Opened:
+        """The case's only sequence, which stays open as nobody's; nothing may have moved yet."""
+        self._note_moved(self._before, *self.sequences)
         (self._spare,) = self.sequences
-        self.sequences[:] = [new]
-        self._before = self.model.unowned_digests(*self.sequences)
+        self.sequences.clear()
+        return self._spare
+
+    def take_sequence(self, new: Opened) -> None:
+        """Go on with another sequence: from now on only what it owns may move."""
+        self.sequences.append(new)
+        self._before = self.model.unowned_digests(new)
 
     def timed(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The step's logits as a copy; its times are kept."""
@@ -142,13 +151,19 @@ class Recording:
         *,
         accepted: Sequence[int] = (),
         ids: Sequence[int] = (),
+        drafted: Sequence[str] = (),
         draft_ms: float | None = None,
     ) -> None:
-        """One step, once what it commits is committed: `counts` tokens of each sequence."""
+        """One step, once what it commits is committed: `counts` tokens of each sequence.
+
+        `drafted`: of each sequence, the digest of what the draft head wrote.
+        """
         step = len(self._fed)
         self._fed.append(tuple(fed))
         self._steps.append(self._digests(step, logits_RV))
         written = self.model.digests.written(self.sequences, counts)
+        if drafted:
+            written = tuple(main + draft for main, draft in zip(written, drafted, strict=True))
         self.watch.states(step, written)
         self._states.append(written)
         if draft_ms is not None:
@@ -178,13 +193,15 @@ class Recording:
             accepted=tuple(self._accepted),
             drafted=tuple(self._drafted),
             draft_ms=tuple(self._draft_ms),
+            following=self.following,
             slots=self._slots,
             computed=self.forward.prefilled - self._prefilled_before,
         )
 
     def unowned(self) -> UnownedBytes:
         """What nobody owned, before and after."""
-        return UnownedBytes(self._before, self._after, self._moved_at)
+        between = tuple(sorted(self._moved_between))
+        return UnownedBytes(self._before, self._after, self._moved_at, between)
 
     def _digests(self, step: int | None, logits_RV: torch.Tensor) -> tuple[str, ...]:
         known = self.watch.rows(step, logits_RV)
@@ -200,6 +217,10 @@ class Recording:
             return
         if self.model.unowned_digests(*self.sequences) != self._before:
             self._moved_at = step
+
+    def _note_moved(self, before: dict[str, str], *owners: Opened) -> None:
+        after = self.model.unowned_digests(*owners)
+        self._moved_between.update(differing_labels(before, after))
 
     def _open(self) -> None:
         """Slots 0, 1, ... in order; fragmented, with a gap in the middle and scattered blocks."""
@@ -221,9 +242,8 @@ class Recording:
     def _let_tenant_run(self) -> None:
         """Another sequence in the first slot, which leaves its state behind."""
         if self.case.tenant:
-            tenant = self.model.open(reserve=len(self.case.tenant))
-            self.forward.prefill(tenant, self.case.tenant)
-            self.model.close(tenant)
+            with self.guests((len(self.case.tenant),)) as (tenant,):
+                self.forward.prefill(tenant, self.case.tenant)
 
     def _check_slots(self) -> None:
         """Every run of a case must be handed the same slots, or it would compare other layouts."""

@@ -26,7 +26,7 @@ def spilled(run: Recording, record: Path | None, script: Trace | None, flip: boo
 
     `record`: the reference (no script) writes it there, others restore what lies there.
     """
-    (old,) = run.sequences
+    old = run.leave_sequence()
     own_B = save(run.model, old)
     run.extra_states["record"] = run.model.hash_bytes(own_B)
     if record is not None and script is None:
@@ -37,7 +37,7 @@ def spilled(run: Recording, record: Path | None, script: Trace | None, flip: boo
         restored_B[-1] ^= FLIPPED_BITS
     scribble(run, old)
     new = run.model.open(reserve=run.case.reserved[0])
-    run.replace_sequence(new)
+    run.take_sequence(new)
     restore(run.model, new, restored_B)
 
 
@@ -47,11 +47,10 @@ def resumed(run: Recording, sequence: Opened, prompt: tuple[int, ...]) -> int:
     Returns how many tokens the sequence holds then.
     """
     head = prompt[: run.case.restored]
-    prime = run.model.open(reserve=len(head))
-    run.forward.prefill(prime, head, run.case.chunk)
-    record_B = save(run.model, prime)
-    scribble(run, prime)
-    run.model.close(prime)
+    with run.guests((len(head),)) as (prime,):
+        run.forward.prefill(prime, head, run.case.chunk)
+        record_B = save(run.model, prime)
+        scribble(run, prime)
     run.rebase()
     restore(run.model, sequence, record_B)
     return sequence.length

@@ -9,23 +9,24 @@ from collections.abc import Sequence
 
 import torch
 
+from metpipe.engine.pools import Sequence as Opened
 from metpipe.stages.modes.recording import Recording
 from metpipe.stages.modes.spill import resumed
 
 __all__ = ["decode", "prefill"]
 
 
-def prefill(run: Recording) -> torch.Tensor:
+def prefill(run: Recording, sequences: Sequence[Opened]) -> torch.Tensor:
     """Each sequence's prompt, one after another: logits [S, V] of the last tokens."""
     rows = []
-    for sequence, prompt in zip(run.sequences, run.case.prompts, strict=True):
+    for sequence, prompt in zip(sequences, run.case.prompts, strict=True):
         done = resumed(run, sequence, prompt) if run.case.restored else 0
         rows.append(run.forward.prefill(sequence, prompt[done:], run.case.chunk).clone())
     return torch.stack(rows)
 
 
-def decode(run: Recording, tokens: Sequence[int]) -> torch.Tensor:
+def decode(run: Recording, sequences: Sequence[Opened], tokens: Sequence[int]) -> torch.Tensor:
     """One token more of each sequence: logits [S, V], which the next step overwrites."""
-    if len(run.sequences) == 1:
-        return run.forward.decode(run.sequences[0], tokens[0])[None]
-    return run.forward.decode_batch(run.sequences, tokens, padded=run.case.padded)
+    if len(sequences) == 1:
+        return run.forward.decode(sequences[0], tokens[0])[None]
+    return run.forward.decode_batch(sequences, tokens, padded=run.case.padded)

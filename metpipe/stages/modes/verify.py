@@ -9,6 +9,7 @@ Shapes: S sequences, R rows of a step, C drafts a step, V vocabulary.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -21,12 +22,15 @@ from metpipe.engine.pools import Sequence
 from metpipe.stages.modes.recording import MS, Recording
 from metpipe.stages.modes.steps import decode, prefill
 
-__all__ = ["drive_verify"]
+__all__ = ["Spill", "drive_verify"]
+
+Spill = Callable[[], object]
+"""Saves the case's sequence and restores it elsewhere."""
 
 
-def drive_verify(run: Recording, script: Trace | None) -> None:
-    """Prefill, then the case's verify steps."""
-    verify = _Verify(run, script)
+def drive_verify(run: Recording, script: Trace | None, spill: Spill) -> None:
+    """Prefill, then the case's verify steps; `spill` before the one that the case names."""
+    verify = _Verify(run, script, spill)
     verify.prepare()
     with run.opened():
         verify.drive()
@@ -38,12 +42,15 @@ class _Verify:
 
     run: Recording
     script: Trace | None
+    spill: Spill
     _continuations: list[list[int]] = field(default_factory=list)
     _committed: list[int] = field(default_factory=list)
     """position of each sequence's last committed token in its continuation"""
     _last: list[int] = field(default_factory=list)
     _drafts: list[list[int]] = field(default_factory=list)
     """what the head proposed last, for each sequence"""
+    _written: tuple[str, ...] = ()
+    """digests of what it wrote then"""
 
     def prepare(self) -> None:
         """What the reference drafts from, where that is not the head."""
@@ -53,7 +60,7 @@ class _Verify:
     def drive(self) -> None:
         """All of it; the rows before the first step are the prefill's, then the head's."""
         case = self.run.case
-        logits_SV = prefill(self.run)
+        logits_SV = prefill(self.run, self.run.sequences)
         self._last = argmax_rows(logits_SV).tolist()
         self._committed = [1 if case.num_drafts else 0] * case.num_sequences
         rows = [logits_SV]
@@ -63,18 +70,21 @@ class _Verify:
             rows += [boot_SV, drafted_RV]
         self.run.prefilled(torch.cat(rows), ids)
         for step in range(case.steps):
+            if case.spill == step:
+                self.spill()
             self._step(step)
+        self.run.following = tuple(self._last)
 
     def _continue(self) -> list[list[int]]:
         """Each sequence's greedy continuation by plain decode, as long as all steps may reach."""
         run = self.run
         count = run.case.steps * max(run.case.widths) + 2
-        with run.aside():
-            logits_SV = prefill(run)
+        with run.guests(run.case.reserved) as sequences:
+            logits_SV = prefill(run, sequences)
             found = [[token] for token in argmax_rows(logits_SV).tolist()]
             for _ in range(count - 1):
                 tokens = tuple(sequence[-1] for sequence in found)
-                following = argmax_rows(decode(run, tokens)).tolist()
+                following = argmax_rows(decode(run, sequences, tokens)).tolist()
                 for sequence, token in zip(found, following, strict=True):
                     sequence.append(token)
         return found
@@ -84,7 +94,7 @@ class _Verify:
         if self.script is not None:
             self._last = list(self.script.drafted[0][: len(self._last)])
         fed = list(self._last)
-        logits_SV = decode(self.run, tuple(fed)).clone()
+        logits_SV = decode(self.run, self.run.sequences, tuple(fed)).clone()
         self._last = self._boot_choice(argmax_rows(logits_SV).tolist())
         self.run.forward.save_hidden(range(len(fed)))
         drafted_RV, ids = self._propose()
@@ -102,6 +112,7 @@ class _Verify:
         before = [sequence.draft_length for sequence in run.sequences]
         ids_SC, logits_CSV = run.forward.propose(run.sequences, self._last, run.case.num_drafts)
         self._drafts = ids_SC.tolist()
+        self._written = run.model.digests.drafted(run.sequences, run.case.num_drafts)
         if not run.case.drafts_verified:
             for sequence, length in zip(run.sequences, before, strict=True):
                 run.forward.trim(sequence, length)
@@ -111,7 +122,7 @@ class _Verify:
         run, case = self.run, self.run.case
         tokens = self._tokens(step)
         logits_RV = run.timed(lambda: self._verify(tokens))
-        outputs = self._outputs(step, logits_RV)
+        outputs = self._outputs(logits_RV)
         accepted = self._accepted(step, tokens, outputs)
         self._commit(tokens, accepted)
         self._last = self._next(step, accepted, outputs)
@@ -129,6 +140,7 @@ class _Verify:
             [count + 1 for count in accepted],
             accepted=accepted,
             ids=ids,
+            drafted=self._written,
             draft_ms=draft_ms,
         )
 
@@ -153,13 +165,13 @@ class _Verify:
 
     def _verify(self, tokens: list[list[int]]) -> torch.Tensor:
         run = self.run
-        if run.case.mode == "verify":
+        if len(run.sequences) == 1:
             return run.forward.verify(run.sequences[0], tokens[0])
         return run.forward.verify_batch(run.sequences, tokens)
 
-    def _outputs(self, step: int, logits_RV: torch.Tensor) -> list[list[int]]:
-        """The greedy choice of each row, by sequence; empty where a replay does not need it."""
-        if self.script is not None and step + 1 < len(self.script.fed):
+    def _outputs(self, logits_RV: torch.Tensor) -> list[list[int]]:
+        """The greedy choice of each row, by sequence; a replay has the reference's."""
+        if self.script is not None:
             return []
         return self._split(argmax_rows(logits_RV).tolist())
 
@@ -198,9 +210,11 @@ class _Verify:
 
     def _next(self, step: int, accepted: list[int], outputs: list[list[int]]) -> list[int]:
         """The token behind each sequence's last accepted row."""
-        if self.script is not None and step + 1 < len(self.script.fed):
-            return [row[0] for row in self._tokens(step + 1)]
-        return [out[kept] for out, kept in zip(outputs, accepted, strict=True)]
+        if self.script is None:
+            return [out[kept] for out, kept in zip(outputs, accepted, strict=True)]
+        if step + 1 == self.run.case.steps:
+            return list(self.script.following)
+        return [row[0] for row in self._tokens(step + 1)]
 
     def _split(self, rows: list[int]) -> list[list[int]]:
         """A value for each row of the step, by sequence."""

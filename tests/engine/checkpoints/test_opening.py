@@ -139,7 +139,7 @@ def test_a_wrong_shape_is_named_with_both(tmp_path: Path) -> None:
     opened = open_checkpoint(
         ModelSource("any", checkpoint=str(write_folder(tmp_path / "model", tensors)))
     )
-    message = r"a\.weight has shape \[4, 8\], expected \[8, 4\] \(and 1 more tensors"
+    message = r"a\.weight has shape \[4, 8\], expected \[8, 4\] \(and 1 tensor more"
     with pytest.raises(ConfigError, match=message):
         check_tensors(opened, SHAPES)
 

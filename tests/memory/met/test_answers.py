@@ -52,6 +52,26 @@ def test_an_answer_is_the_reports():
     assert answers == {"fits", "does not fit"}
 
 
+def test_a_legacy_arena_leaves_only_the_buffers_that_it_does_not_hold():
+    """n*hidden*4 and sm_count*1000 lie in the arena, 2000 bytes; n*hidden/32*4 does not: 32."""
+    point, planned = point_of("qwen3_8b", {}, (4, 1, 4)), planned_of("qwen3_8b")
+    held = Workspace("partials", ("n*64*4", "sm_count*1000"), in_arena=True)
+    own = Workspace("scales", ("n*64/32*4",))
+    kernel_set = replace(
+        planned.kernel_set, families=(Family("linear", frozenset({"linear.linear"}), (held, own)),)
+    )
+    both = replace(
+        point,
+        planned=Planned(planned.circuit, kernel_set, Select.reference()),
+        device=replace(point.device, sm_count=2),
+    )
+    report = evaluate(both)
+    assert {space.name: space.bytes for space in report.counts.workspaces} == {
+        "partials": 2000, "scales": 32
+    }  # fmt: skip
+    assert report.term("workspace").low == 32
+
+
 def test_a_set_with_workspaces_outside_the_arena_is_planned_for_them():
     """Such a buffer is charged; one that the arena holds is shown only."""
     point = point_of("qwen3_8b", {}, (4, 1, 4))

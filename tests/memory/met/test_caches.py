@@ -99,6 +99,22 @@ def test_carry_stash_per_layer_and_slot_of_the_other_hybrids():
         assert stash == layers * 2 * per_layer
 
 
+@pytest.mark.parametrize(
+    ("choice", "layers", "stash"),
+    [
+        ("qwen3_8_27b_nvfp4", 48, 394_752 + 163_840 + 4),
+        ("qwen3_6_35b_a3b_fp8", 30, 263_168 + 131_072 + 4),
+    ],
+)
+def test_carry_and_tables_at_32_verify_slots_and_the_dummy(choice, layers, stash):
+    """33 slots and 128 rows: 28 bytes of tables a layer and row, 8 a row, 16 pointers for WY."""
+    serve = {"speculative": True, "num_drafts": 3, "max_batch_size": 32, "mtp_max_seqs": 32}
+    report = evaluate(point_of(choice, serve))
+    tables = 128 * (layers * 28 + 8)
+    assert report.term("carry").low == layers * 33 * stash + tables
+    assert cache_of(point_of(choice, serve))["gdn.verify_wy"] == layers * 128 * 16 * 8
+
+
 def test_prefix_snapshots_are_f32_whatever_the_pool_stores():
     serve = {"enable_prefix_caching": True}
     narrow = cache_of(point_of("qwen3_8_27b_nvfp4", serve | {"ssm_h_dtype": "f16-pool"}))

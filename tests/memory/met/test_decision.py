@@ -35,8 +35,10 @@ def test_tables_are_skipped_where_they_do_not_and_the_rest_does():
     assert "moe-nvfp4-expert-twin" not in rules
     report = evaluate(replace(point, workload=replace(point.workload, isl=16383)))
     assert report.term("copies").low / MIB == pytest.approx(1277.438, abs=0.001)
-    # Documented as 101336: that engine counts 0.1 MiB or so more of this checkpoint than its parts.
-    assert report.pool.blocks_low == 101337
+    # Documented as 101336, so that engine counts 0.11 to 0.30 MiB more. Of all terms only the
+    # experts' FP8 scratch is deduced, and known to 0.01 % of the arena: 0.36 MiB.
+    spare = report.headroom_low + 1026 * 196_608 - 101_336 * 196_608
+    assert 0.11 < (spare - 196_608) / MIB < spare / MIB < 0.36 < 1.01e-4 * 3613.27
     assert report.pool.blocks_needed == 1026
 
 

@@ -142,5 +142,5 @@ def test_a_device_without_sms_is_refused():
 
 
 def test_a_class_that_met_is_not_made_for_is_refused():
-    with pytest.raises(ConfigError, match=r"hardware=l4: how met's decode splits .* on ada"):
+    with pytest.raises(ConfigError, match=r"hardware=l4: met's engine has no kernels .* ada"):
         arena_sizes(point_of(DENSE, RECIPE_27B, device="l4"))

@@ -78,18 +78,6 @@ def test_a_dim_that_the_arena_needs(dim):
         shape_of(without(circuit_of(DENSE), dim))
 
 
-def test_an_op_whose_buffers_nobody_knows():
-    circuit = circuit_of(DENSE)
-    strange = replace(circuit.nodes[5], op="hc_pre")
-    with pytest.raises(ConfigError, match="has hyper-connections, for whose buffers"):
-        shape_of(replace(circuit, nodes=(*circuit.nodes, strange)))
-
-
-def test_attention_of_two_widths_has_no_formula():
-    with pytest.raises(ConfigError, match="gemma4 has attention of several widths"):
-        shape_of(circuit_of("gemma_4_31b_it_nvfp4"))
-
-
 def test_a_shape_that_its_format_cannot_hold():
     circuit = circuit_of(DENSE)
     nodes = [

@@ -113,6 +113,14 @@ def test_units_of_a_recurrent_state():
     assert bytes_of(group(format="{ssm_h_storage}"))["live"] == 3 * 4
 
 
+def test_a_keyed_format_is_sized_by_what_it_stands_for():
+    """Two elements in f16 and four slots: 2 x 2 x 4."""
+    counts = replace(COUNTS, slots=3, verify=VerifySlots((), 0))
+    formats = StateFormats("bf16", "bf16", "f16")
+    found = group(format="{ssm_h_storage}")
+    assert [row.bytes for row in state_rows((found,), formats, counts, Pool(3, 16), None)] == [16]
+
+
 def test_a_state_that_no_verify_can_undo_is_refused():
     with pytest.raises(ConfigError, match=r"x\.h: declares no `verify`"):
         bytes_of(group(verify=None))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from metpipe.circuit import circuit_from_config
+from metpipe.circuit import circuit_from_config, tensor_bytes, weight_bytes, weight_matrix
+from metpipe.circuit.rows import count_rows
 from metpipe.errors import ConfigError
 from metpipe.memory.met.copies import CopyRule, Weight, copies_of, law_bytes
 from metpipe.memory.met.flags import met_flags
@@ -84,6 +87,26 @@ def test_experts_are_counted_all_whatever_the_rows():
     weight = Weight("x", "main", "expert_down", "nvfp4/g16", "nvfp4/g16", 64, 32, 16)
     found = copies_of(weight, (rule(arch=("x",), ops=("expert_down",)),), SETTINGS)
     assert [size for _, size in found] == [16 * 1156]
+
+
+def test_routed_experts_hold_the_same_at_any_rows_and_write_a_row_for_each_choice():
+    """16 experts of 64 -> 32, two for each row: what they store, and what they write."""
+    path = Path(__file__).parents[2] / "circuit" / "data" / "family_configs.json"
+    config = json.loads(path.read_text())["minimax_m2"] | {
+        "hidden_size": 64, "num_local_experts": 16, "num_experts_per_tok": 2,
+        "intermediate_size": 32, "num_hidden_layers": 1,
+    }  # fmt: skip
+    circuit = circuit_from_config(config, kernels_dir())
+    stored = {node.node: node.stored for node in weights_of(circuit, FLAGS, (), SETTINGS).nodes}
+    (gate_up, down) = (n for n in circuit.nodes if n.op in ("expert_gate_up", "expert_down"))
+    assert weight_matrix(circuit, gate_up) == (64, 64)
+    assert weight_matrix(circuit, down) == (64, 32)
+    assert stored[gate_up.id] == 16 * 64 * 64 * 2
+    assert 16 * weight_bytes("nvfp4/g16", 64, 64) == 16 * 2308
+    edge = circuit.edges[gate_up.outputs[0]]
+    for rows in (1, 64):
+        written = tensor_bytes("bf16", count_rows(circuit, edge, rows, "prefill"), edge.dim)
+        assert written == rows * 2 * 64 * 2
 
 
 @pytest.mark.parametrize(

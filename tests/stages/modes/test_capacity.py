@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from metpipe.config.rules import MAX_WIDTH
-from metpipe.stages.modes.capacity import capped, slot_capacity
+from metpipe.config.mode_rules import MAX_WIDTH
+from metpipe.stages.modes.capacity import Capacity
+
+THREE = Capacity(num_drafts=3)
 
 
 def test_the_ladder_of_the_first_slots():
     """Up to 8 sequences may have 3 drafts each, up to 32 one."""
-    assert [slot_capacity(slot) for slot in range(32)] == [4] * 8 + [2] * 24
+    assert [THREE.rows(slot) for slot in range(32)] == [4] * 8 + [2] * 24
 
 
 def test_past_the_dispatch_cap_one_draft_is_left():
-    assert {slot_capacity(slot) for slot in (32, 33, 127)} == {2}
+    assert {THREE.rows(slot) for slot in (32, 33, 127)} == {2}
+
+
+@pytest.mark.parametrize(("num_drafts", "rows"), [(1, 2), (2, 3), (7, 4)])
+def test_no_slot_has_more_drafts_than_the_serve_flag(num_drafts, rows):
+    assert Capacity(num_drafts).rows(0) == rows
+    assert Capacity(num_drafts).rows(20) == 2
+
+
+@pytest.mark.parametrize("max_speculating", [1, 4, 8, 12, 64])
+def test_a_slot_behind_those_that_may_speculate_has_its_own_batchs_drafts(max_speculating):
+    """A slot's allowance is the most of any batch that reaches it."""
+    capacity = Capacity(3, max_speculating)
+    assert [capacity.rows(slot) for slot in (0, 7, 8, 40)] == [4, 4, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -28,8 +43,8 @@ def test_past_the_dispatch_cap_one_draft_is_left():
     ],
 )
 def test_each_width_is_capped_by_its_slot(widths, expected):
-    assert capped(widths) == expected
+    assert THREE.capped(widths) == expected
 
 
 def test_a_sequence_alone_may_be_deeper():
-    assert slot_capacity(0) < MAX_WIDTH
+    assert THREE.rows(0) < MAX_WIDTH

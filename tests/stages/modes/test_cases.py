@@ -94,6 +94,39 @@ HEAD = {"num_drafts": 1, "drafts_verified": True}
         ),
         (
             "prefill",
+            ("prefill=[16,17]", "prefill_chunk=4", "serve.max_prefill_tokens=16"),
+            False,
+            {
+                "16 tokens": {},
+                "16 tokens in chunks of 4": {"chunk": 4},
+                "17 tokens in chunks of 16": {"chunk": 16},
+                "17 tokens in chunks of 4": {"chunk": 4},
+            },
+        ),
+        (
+            "verify_batch",
+            ("verify_batch=10", "verify_batch_ks=4", "serve.num_drafts=3", "serve.mtp_max_seqs=4"),
+            False,
+            {"K=10 sequences, 4x8 2x2": {"widths": (4,) * 8 + (2,) * 2}},
+        ),
+        (
+            "swap",
+            ("diff=swap", "steps=5"),
+            True,
+            {
+                "own record": {"spill": 2},
+                "own record, draft head": {"spill": 2, "widths": (2,), **HEAD},
+                "the reference's record": {"spill": 2, "crossing": True},
+                "the reference's record, draft head": {
+                    "spill": 2,
+                    "crossing": True,
+                    "widths": (2,),
+                    **HEAD,
+                },
+            },
+        ),
+        (
+            "prefill",
             ("prefill=256",),
             False,
             {"256 tokens": {}, "256 tokens restored, 37 computed": {"restored": 256}},

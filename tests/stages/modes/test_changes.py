@@ -97,3 +97,10 @@ def test_the_row_after_the_last_accepted_draft_is_none_of_the_rejected():
 )
 def test_what_never_happened_has_no_control(accepted, names):
     assert [change.name for change in verify((3,), accepted)] == names
+
+
+def test_a_middle_that_never_accepted_gives_the_control_to_its_neighbour():
+    """Sequence 1 rejects always, 0 and 2 accept always: each control finds one that has it."""
+    accepted, rejected = verify((3, 3, 3), ((2, 0, 2), (2, 0, 2)))
+    assert (accepted.step, accepted.row) == (1, 0 + 2)  # of sequence 0, as near as 2 and before it
+    assert (rejected.step, rejected.row) == (1, 3 + 1)

@@ -6,14 +6,30 @@ from typing import Any
 
 import pytest
 
+from metpipe.circuit import RuleSet
 from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.serve_flags import ExecutedServe
 from metpipe.errors import ConfigError
 from metpipe.stages.modes.case import Case
-from metpipe.stages.modes.needs import check_fits, sizes_for
+from metpipe.stages.modes.needs import (
+    check_fits,
+    check_passes,
+    check_rows,
+    check_widths,
+    one_sequence,
+    sizes_for,
+)
 from tests.runs import composed
 
 SERVE = ExecutedServe(block_size=16, max_seq_len=4096, max_prefill_tokens=8192)
+
+
+@pytest.fixture(scope="module")
+def rules() -> RuleSet:
+    """The CPU set's, which take up to 8,192 rows."""
+    from metpipe.engine.kernel_sets import open_kernel_sets
+
+    return open_kernel_sets("cpu", None).rules
 
 
 def case(mode: str, lengths: tuple[int, ...], steps: int = 4, **facts: Any) -> Case:
@@ -111,9 +127,17 @@ def test_slots_beyond_what_is_needed_are_all_allocated_and_all_have_blocks():
 @pytest.mark.parametrize(
     ("found", "slots", "said"),
     [
-        (case("batch", (5,) * 6), 4, "needs 6 state slots; set slots=6 .*; 4 hold 4 sequences"),
-        (case("batch", (5,) * 4, fragmented=True), 4, "needs 5 state slots; .*; 4 hold 3 seq"),
-        (case("swap", (5,), spill=2), 1, "needs 2 state slots; .*; 1 hold no such case at all"),
+        (
+            case("batch", (5,) * 6),
+            4,
+            "needs 6 state slots; set slots=6 .*; 4 slots hold 4 sequences",
+        ),
+        (
+            case("batch", (5,) * 4, fragmented=True),
+            4,
+            "needs 5 state slots; .*; 4 slots hold 3 seq",
+        ),
+        (case("swap", (5,), spill=2), 1, "needs 2 state slots; .*; 1 slot holds no such case"),
         (case("prefill", (293,), restored=256), 1, "needs 2 state slots"),
     ],
     ids=["too wide", "no room for the gap", "no place to restore to", "nor for a prefix"],
@@ -143,7 +167,51 @@ def test_a_length_past_the_longest_sequence_is_refused(found):
 def test_every_mode_with_its_default_list_fits_the_default_serve():
     from metpipe.engine.kernel_sets import open_kernel_sets
     from metpipe.stages.live import Live
+    from metpipe.stages.refusals import check
 
     live = Live(composed("pipeline=diff", "diff=all"), open_kernel_sets("cpu", None))
-    live.check_cases()
+    check(live)
     assert live.sizes().num_slots >= 16 + 1
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "said"),
+    [
+        (
+            "batch",
+            (8192, 8193),
+            r"^batch: 8,193 sequences are 8,193 rows .*: up to 8,192 sequences",
+        ),
+        ("verify_batch", (4097,), "^verify_batch: 4,097 sequences are 8,194 rows .* 4,096 seq"),
+    ],
+)
+def test_more_sequences_than_a_step_has_rows_are_refused_before_their_prompts_are_made(
+    rules, key, found, said
+):
+    check_widths({key: [min(found) - 1]}, rules)
+    with pytest.raises(ConfigError, match=said):
+        check_widths({key: found}, rules)
+
+
+def test_a_step_wider_than_every_rule_names_its_case(rules):
+    check_rows([case("verify_batch", (1,) * 2, widths=(4096, 4096))], 8192, rules)
+    with pytest.raises(ConfigError, match=r"^verify_batch: some case has steps of 8,193 rows"):
+        check_rows([case("verify_batch", (1,) * 2, widths=(4096, 4097))], 8192, rules)
+    with pytest.raises(ConfigError, match=r"^serve.max_prefill_tokens: .* set .*=8192"):
+        check_rows([case("single", (1,))], 8193, rules)
+
+
+def test_a_chunk_that_is_no_single_pass_is_refused():
+    found = [case("prefill", (90,), chunk=64), case("prefill", (90,)), case("invariance", (60,))]
+    check_passes(found, 64)
+    with pytest.raises(ConfigError, match=r"=63: prefill, some case prefills 64 tokens in one p"):
+        check_passes(found, 63)
+    with pytest.raises(ConfigError, match=r"invariance, some case prefills 60 tokens"):
+        check_passes(found[1:], 59)
+
+
+def test_pools_of_one_sequence_are_those_of_its_prompt():
+    sizes_of_one = one_sequence(28, SERVE)
+    assert (sizes_of_one.num_slots, sizes_of_one.num_blocks) == (1, 2 + 1)
+    assert dict(sizes_of_one.runs) == {"decode": 1, "prefill": 28}
+    assert one_sequence(9000, SERVE).max_prefill_rows == 8192

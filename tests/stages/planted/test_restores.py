@@ -94,8 +94,9 @@ def test_a_restore_of_nothing_on_both_sides_is_blind(tmp_path, monkeypatch):
     restored_by(monkeypatch, lengths_alone, everywhere=True)
     said = diff(tmp_path, "diff=swap")
     assert said.outcome == "INCONCLUSIVE"
-    assert said.control("own record").verdict == "blind"
-    assert len(said.reasons) == 2
+    for variant in ("legacy", "circuit"):
+        assert said.control("own record", variant).verdict == "blind"
+    assert len(said.reasons) == 4  # of each record, under each
 
 
 def test_a_restore_that_loses_a_state_in_both_is_seen_by_the_table(tmp_path, monkeypatch):

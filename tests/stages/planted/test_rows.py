@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.stages.planted.rig import after, diff
+from tests.stages.planted.rig import Arguments, after, diff, flip
 from tests.stages.planted.row_faults import in_both, one_scale_for_all, scaled_by_padding, split_at
 
 SEVEN = tuple(range(7))
@@ -47,6 +47,11 @@ def test_in_both_forwards_it_is_the_invariance_table_that_sees_it(tmp_path):
         "width", "padding", "slot", "neighbours", "verify",
     }  # fmt: skip
     assert {cell.variant for cell in said.evidence.cells if not cell} == {"circuit"}
+    (found,) = said.localized
+    assert (found["mode"], found["rule"], found["step"]) == ("invariance", "qkv", 0)
+    assert found["sentence"].startswith(
+        "circuit, invariance, width, alone against width 2: row 0 parts at step 0, first in "
+    )
 
 
 def test_a_padding_row_that_feeds_a_shared_scale_is_found_where_there_is_padding(tmp_path):
@@ -81,3 +86,35 @@ def test_a_scale_over_all_rows_breaks_the_promise_of_neighbours(tmp_path):
     assert "legacy, neighbours, row 1 of 2 beside other neighbours: differs at step 0, row 1" in (
         "\n".join(said.reasons)
     )
+
+
+def in_padding(_: int, arguments: Arguments) -> None:
+    """Other embeddings for the rows behind five of eight."""
+    if len(arguments["y"]) == 8:
+        arguments["y"][5:] = 1.0
+
+
+def test_what_a_padding_row_holds_moves_no_row(tmp_path):
+    said = diff(tmp_path, "batch=[5]", variant={"embed.embed": after(in_padding)})
+    assert said.outcome == "PASS"
+
+
+def test_what_a_padding_row_holds_is_no_place_where_a_difference_starts(tmp_path):
+    def in_row_0(_: int, arguments: Arguments) -> None:
+        if len(arguments["y"]) == 8:
+            flip(arguments["y"][0])
+
+    faults = {"embed.embed": after(in_padding), "attention.paged_attention": after(in_row_0)}
+    said = diff(tmp_path, "batch=[5]", variant=faults)
+    assert said.outcome == "FAIL"
+    assert said.case("batch, width 5").differences[0].rows == (0,)
+    (found,) = said.localized
+    assert (found["mode"], found["case"], found["op"]) == ("batch", "width 5", "paged_attention")
+
+
+def test_each_mode_in_which_a_variant_differs_says_where(tmp_path):
+    fault = {"attention.paged_attention": after(lambda _, arguments: flip(arguments["y"][0]))}
+    said = diff(tmp_path, "diff=all", "mtp=false", "max_width=2", variant=fault)
+    assert said.outcome == "FAIL"
+    modes = ["single", "batch", "verify", "verify_batch", "prefill", "swap", "invariance"]
+    assert [found["mode"] for found in said.localized] == modes

@@ -1,0 +1,206 @@
+"""What must hold between the keys of the diff's modes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from metpipe.config.modes import KEYS_OF_MODES, MODE_OF_LIST, READS_PROMPTS, modes_of, reads_prompts
+from metpipe.config.problem import Problem, Rule
+from metpipe.config.run import Run
+from metpipe.nouns import number_of
+
+__all__ = ["MODE_RULES", "unread"]
+
+MAX_WIDTH, MAX_BATCH_WIDTH = 8, 4
+"""Rows of one sequence in a verify step: alone, and in a batch (its drafts and one)."""
+DECODED = frozenset(KEYS_OF_MODES) - {"verify", "verify_batch", "verify_batch_ks"} | {
+    "prompts",
+    "prompt_lengths",
+    "repeat",
+    "keep_logits",
+    "state_check",
+}
+"""Keys that only decoding reads. The largest K sizes a plan too, by `serve.num_drafts`."""
+SHORTEST_SWAP = 4
+"""Steps that a spill in the middle needs on both sides together."""
+
+
+def _one_list(run: Run) -> Iterator[Problem]:
+    given = [key for key in MODE_OF_LIST if getattr(run, key) is not None]
+    if len(given) > 1 and run.diff.mode == "auto":
+        yield Problem(
+            given[1],
+            f"{' and '.join(given)} ask for different modes; give one of them, or run twice",
+        )
+
+
+def _mode_has_its_list(run: Run) -> Iterator[Problem]:
+    mode = run.diff.mode
+    if mode in MODE_OF_LIST and getattr(run, mode) is None:
+        yield Problem(mode, f"is what the mode {mode} runs over; give at least one number")
+
+
+def _widths_in_reach(run: Run) -> Iterator[Problem]:
+    limits = {"verify": (MAX_WIDTH, ""), "verify_batch_ks": (MAX_BATCH_WIDTH, " of a batch")}
+    for key, (limit, where) in limits.items():
+        widths = getattr(run, key) or ()
+        if widths and max(widths) > limit:
+            yield Problem(
+                key, f"K={max(widths)} is beyond the {limit} rows that a sequence{where} may verify"
+            )
+
+
+def _ragged(run: Run) -> Iterator[Problem]:
+    if not run.ragged or run.verify_batch is None:
+        return
+    kinds = len(set(run.verify_batch_ks or ()))
+    if kinds < 2:
+        yield Problem("ragged", "mixes widths: give verify_batch_ks at least two different Ks")
+    elif min(run.verify_batch) < kinds:
+        yield Problem(
+            "ragged",
+            f"gives each of the {kinds} Ks a sequence: verify_batch must be at least {kinds}",
+        )
+
+
+def _chunks(run: Run) -> Iterator[Problem]:
+    longest = max(run.prefill or (0,))
+    too_wide = [chunk for chunk in run.prefill_chunk or () if chunk >= longest]
+    if run.prefill and too_wide:
+        yield Problem(
+            "prefill_chunk",
+            f"{too_wide[0]} splits nothing: the longest prompt of prefill has "
+            f"{number_of(longest, 'token')}",
+        )
+
+
+def _passes(run: Run) -> Iterator[Problem]:
+    """What is called a chunk of so many tokens must be one pass."""
+    limit, widest = run.serve.max_prefill_tokens, max(run.prefill_chunk or (0,))
+    if widest > limit:
+        yield Problem(
+            "prefill_chunk",
+            f"a chunk of {widest} would run in narrower passes: "
+            f"serve.max_prefill_tokens={limit}; raise it, or leave {widest} out",
+        )
+
+
+def _longest_prefill(run: Run) -> Iterator[Problem]:
+    """Before such a prompt is made; with the tokens behind it, the job knows to a token."""
+    longest, limit = max(run.prefill or (0,)), run.serve.max_seq_len
+    if longest > limit:
+        yield Problem(
+            "prefill",
+            f"a prompt of {number_of(longest, 'token')} is longer than serve.max_seq_len={limit}; "
+            "shorten it, or raise serve.max_seq_len",
+        )
+
+
+def _swap(run: Run) -> Iterator[Problem]:
+    if run.pipeline.diff and "swap" in modes_of(run) and run.steps < SHORTEST_SWAP:
+        yield Problem(
+            "steps",
+            f"the mode swap saves a sequence half way: at least {SHORTEST_SWAP}, got {run.steps}",
+        )
+
+
+def _lists_of_another_mode(run: Run) -> Iterator[Problem]:
+    for key, mode in MODE_OF_LIST.items():
+        if getattr(run, key) is not None and run.diff.mode not in (mode, "auto", "all"):
+            yield Problem(key, f"is read by the mode {mode}, but diff.mode is {run.diff.mode}")
+
+
+def _companions(run: Run) -> Iterator[Problem]:
+    """Keys that mean nothing without another one."""
+    needs: Mapping[str, tuple[str, ...]] = {
+        "fragment_slots": ("batch", "verify_batch"),
+        "ragged": ("verify_batch",),
+        "mtp": ("verify", "verify_batch"),
+        "verify_batch_ks": ("verify_batch",),
+        "verify_batch": ("verify_batch_ks",),
+        "prefill_chunk": ("prefill",),
+    }
+    for key, others in needs.items():
+        given = any(getattr(run, other) is not None for other in others)
+        given = given or (key, run.diff.mode) == ("mtp", "swap")
+        asked = getattr(run, key) or (key == "ragged" and run.ragged is False)
+        if asked and not given and run.diff.mode != "all":
+            yield Problem(key, f"needs {' or '.join(others)} beside it")
+
+
+def _drafts_of_the_serve(run: Run) -> Iterator[Problem]:
+    """A serve never verifies more rows than its drafts and the committed token."""
+    drafts = run.serve.num_drafts
+    for key in ("verify", "verify_batch_ks"):
+        widest = max(getattr(run, key) or (0,))
+        if drafts is not None and widest > drafts + 1:
+            yield Problem(
+                key,
+                f"K={widest} verifies {number_of(widest - 1, 'draft')}, but serve.num_drafts="
+                f"{drafts} makes {drafts} a step; raise it, lower K, or leave it out",
+            )
+
+
+def _prompts(run: Run) -> Iterator[Problem]:
+    if isinstance(run.prompts, str) and run.prompt_lengths is not None:
+        yield Problem("prompt_lengths", "sizes synthetic prompts; a .jsonl has lengths of its own")
+    longest = max(run.prompt_lengths or (0,)) + run.steps
+    if run.prompt_lengths and run.pipeline.diff and longest > run.serve.max_seq_len:
+        yield Problem(
+            "prompt_lengths",
+            f"the longest prompt and {run.steps} steps are {longest} tokens, over "
+            f"serve.max_seq_len={run.serve.max_seq_len}; raise it or shorten the prompt",
+        )
+
+
+def _prompts_are_read(run: Run) -> Iterator[Problem]:
+    """Prompts that were asked for and that no mode of the run would decode."""
+    if not run.pipeline.diff or reads_prompts(run):
+        return
+    given = {"prompt_lengths": run.prompt_lengths, "prompts": isinstance(run.prompts, str)}
+    for key, is_given in given.items():
+        if is_given:
+            yield Problem(
+                key,
+                f"is read by the modes {' and '.join(READS_PROMPTS)}; "
+                f"{run.diff.mode} makes prompts of its own",
+            )
+
+
+def unread(run: Run, given: Collection[str]) -> Iterator[Problem]:
+    """Keys whose default is a value: only who typed one can be told that it is not read."""
+    if not (run.pipeline.diff or (run.pipeline.ledger and run.ledger.boot is None)):
+        for key in sorted(DECODED.intersection(given)):
+            yield Problem(
+                key, f"is read by the diff, which pipeline={run.pipeline.name} leaves out"
+            )
+        return
+    if "max_width" in given and "invariance" not in modes_of(run):
+        yield Problem(
+            "max_width",
+            f"is read by the mode invariance, but diff.mode is {run.diff.mode}; add "
+            "diff=invariance, or leave it out",
+        )
+    if "fragment_slots" in given and run.diff.mode == "all":
+        yield Problem(
+            "fragment_slots",
+            "with diff=all each batch runs without a gap and with one; leave fragment_slots out, "
+            "or ask for one mode",
+        )
+
+
+MODE_RULES: tuple[Rule, ...] = (
+    _one_list,
+    _mode_has_its_list,
+    _widths_in_reach,
+    _ragged,
+    _chunks,
+    _passes,
+    _longest_prefill,
+    _swap,
+    _lists_of_another_mode,
+    _companions,
+    _drafts_of_the_serve,
+    _prompts,
+    _prompts_are_read,
+)

@@ -1,0 +1,209 @@
+"""What no plan can be made of: loads, flags, formats, devices, boots, and shipped files that break.
+
+A line each, in both accountings where both can be asked.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from metpipe import resources
+from metpipe.stages import met_plan
+from tests.bad_input.lines import MEMORY, has
+
+BOOTS = Path(__file__).parents[1] / "data" / "boots"
+MET = (*MEMORY, "memory.accounting=met", "hardware=gb10")
+HYBRID = ("model=qwen3_8_27b_nvfp4",)
+LINEARS = "quant_method: compressed-tensors, format: x, ignore: []"
+
+
+def quantised(weights: str) -> str:
+    """A compressed-tensors checkpoint whose linears are all stored so."""
+    group = f"config_groups: {{group_0: {{targets: [Linear], weights: {{{weights}}}}}}}"
+    return f"+model.config.quantization_config={{{LINEARS}, {group}}}"
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("slots=abc", ["slots: must be a whole number (at least 1) or auto, got 'abc'"]),
+        ("slots=-3", ["slots: must be at least 1, got -3"]),
+        ("serve.max_seq_len=abc", ["serve.max_seq_len: must be a whole number"]),
+        ("serve.max_batch_size=0", ["serve.max_batch_size: must be at least 1"]),
+        ("serve.gpu_memory_utilization=1.5", ["must be at most 1, got 1.5"]),
+        ("serve.gpu_memory_utilization=0", ["must be above 0, got 0"]),
+        ("serve.block_size=0", ["serve.block_size: must be at least 1"]),
+        ("serve.kv_cache_dtype=turbo", ["must be one of", "'turbo'"]),
+        ("serve.kv_cache_dtype=nvfp4", ["serve.kv_cache_dtype=nvfp4", "no state can be stored"]),
+        ("serve.kv_cache_dtype=null", ["serve.kv_cache_dtype: must be one of", "None"]),
+        ("serve.ssm_h_dtype=null", ["serve.ssm_h_dtype: must be one of", "None"]),
+        ("workload.concurrency=0", ["workload.concurrency: must be at least 1"]),
+        ("workload.concurrency=9", ["workload.concurrency=9 is more than the 8 slots"]),
+        ("workload.isl=0", ["workload.isl: must be at least 1"]),
+        ("workload.osl=-5", ["workload.osl: must be at least 1"]),
+        ("workload.isl=4096", ["4352 tokens, above serve.max_seq_len=4096"]),
+        ("serve.max_seq_len=9999999999", ["serve.max_seq_len=9999999999: more than 2147483647"]),
+        ("grid.isl=a..b", ["grid.isl: must be a number, a list, FIRST..LAST"]),
+        ("grid.isl=9..1", ["grid.isl: must rise from FIRST to LAST"]),
+        ("grid.isl=[0]", ["grid.isl.0: must be at least 1"]),
+        ("grid.concurrency=9..20", ["grid: none of its 12 loads"]),
+        ("grid.isl=1..2000000", ["grid: has 2000000 loads, above 1000000"]),
+        ("slots=9999999999", ["slots=9999999999: more than 2147483647"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("asked", [MEMORY, MET], ids=["metpipe", "met"])
+def test_a_load_or_a_flag_that_no_serve_takes(refused, asked, line, parts):
+    has(refused(*asked, *HYBRID, line), *parts, f"'{line}'")
+
+
+@pytest.mark.parametrize("asked", [MEMORY, MET], ids=["metpipe", "met"])
+def test_more_bytes_than_there_are_addresses(refused, asked):
+    most = 2**31 - 1
+    sizes = [f"serve.max_seq_len={most}", f"slots={most}", f"workload.concurrency={most}"]
+    message = refused(*asked, *HYBRID, *sizes, f"workload.isl={most - 256}")
+    has(message, "more than any memory has addresses for", "lower workload.concurrency")
+
+
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        (["serve.mtp_max_seqs=129"], ["serve.mtp_max_seqs=129: must lie in 1..128"]),
+        (["serve.mtp_max_seqs=0"], ["serve.mtp_max_seqs: must be at least 1"]),
+        (["serve.num_drafts=-1"], ["serve.num_drafts: must be at least 1"]),
+        (["serve.dflash=true"], ["serve.dflash=true: needs serve.dflash_gamma"]),
+        (["tree_nodes=0"], ["tree_nodes: must be at least 1"]),
+        (["capture_rows=-1"], ["capture_rows: must be at least 0"]),
+        (["serve.weight_quantization=fp8"], ["met serves the tiers declared and nvfp4"]),
+        (["serve.high_speed_swap=true"], ["has no term for it", "nothing says by how much"]),
+        (["serve.tensor_parallel_size=2"], ["plans one device", "memory.accounting=metpipe"]),
+        (["memory.met_version=9"], ["no such version; there are 1, 2, 3"]),
+        (["hardware=mi300x"], ["has no kernels for the class cdna3", "or B300"]),
+        (["hardware=auto"], ["met's engine runs on GPUs", "such as gb10"]),
+        (["model=qwen3_8b", "serve.lm_head_dtype=fp8"], ["the checkpoint's head is bf16"]),
+    ],
+    ids=lambda value: value[0] if "=" in value[0] else "",
+)
+def test_what_mets_engine_does_not_serve(refused, lines, parts):
+    has(refused(*MET, *HYBRID, *lines), *parts, f"{lines[-1]}'")
+
+
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        (["tree_nodes=5"], ["tree_nodes", "set memory.accounting=met", "'tree_nodes=5'"]),
+        (["memory.accounting=vllm"], ["must be one of 'metpipe' or 'met', got 'vllm'"]),
+        (["serve.enable_prefix_caching=true"], ["this engine allocates nothing for it yet"]),
+        (["model=qwen3_8b", "serve.speculative=true", "serve.num_drafts=2"], ["no draft head"]),
+        (["hardware=gb10", "+hardware.memory_bytes=0"], ["a positive integer is needed, got 0"]),
+        (["hardware=gb10", "+hardware.sm_count=x"], ["hardware.sm_count: a positive integer"]),
+        (
+            ["hardware=gb10", "hardware.strict=true", "serve.gpu_memory_utilization=0.9"],
+            ["0.9 is above the ceiling 0.85 of gb10", "lower it or set hardware.strict=false"],
+        ),
+        (
+            [*MET, "hardware=b200", "hardware.require_calibrated=true"],
+            ["hardware=b200: the class b200 declares no [memory] table", "calibrated device"],
+        ),
+        (["model.checkpoint=org/name"], ["there is no file or folder 'org/name'"]),
+        (["~model.config.vocab_size"], ["the key 'vocab_size' is missing", "as vocab"]),
+        (
+            ["model=qwen3_8b", quantised("num_bits: 8, type: int, strategy: channel")],
+            ["model.config", "int"],
+        ),
+        (
+            ["model=qwen3_8b", quantised("num_bits: 8, type: float, strategy: token")],
+            ["model.config", "token"],
+        ),
+        (
+            ["model=qwen3_8b", quantised("num_bits: 8, type: float")],
+            ["model.config", "strategy"],
+        ),
+        (
+            [
+                "model=qwen3_8b",
+                quantised("num_bits: 4, type: float, strategy: group, group_size: 7"),
+            ],
+            ["a width of 4096 is no multiple of the 7"],
+        ),
+    ],
+    ids=lambda value: value[-1][:40] if "=" in value[0] else "",
+)
+def test_what_cannot_be_planned(refused, lines, parts):
+    has(refused(*MEMORY, *lines), *parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[", ["not valid TOML"]),
+        ("schema = 2\n", ["schema"]),
+        (
+            ("\nkv_blocks", "\nkv_blokcs"),
+            ["boot.kv_blocks: is missing", "wrong as well: boot.kv_blokcs"],
+        ),
+        (("copies_version = 2", "copies_version = 7"), ["copies_version is 1 or 2"]),
+        (('"Qwen/Qwen3.6-35B-A3B-FP8"', '"a/b"'), ["no model choice is named 'b'"]),
+        (('hardware = "gb10"', 'hardware = "gb11"'), ["hardware=gb11"]),
+        (("ssm_pool =", "ssm_poool ="), ["ssm_poool: not known here"]),
+    ],
+    ids=lambda value: str(value)[:20] if isinstance(value, str | tuple) else "",
+)
+def test_a_boot_that_is_none(refused, text, parts):
+    whole = (BOOTS / "moe-35b-fp8-recipe.toml").read_text()
+    if isinstance(text, tuple):
+        assert text[0] in whole
+        text = whole.replace(*text)
+    Path("boot.toml").write_text(text)
+    has(refused("pipeline=ledger", "ledger.boot=boot.toml"), *parts)
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """Data folders of a copy, in which a file may be changed."""
+    copy = tmp_path / "site"
+    (copy / "metpipe").mkdir(parents=True)
+    for folder in (resources.conf_dir(), resources.kernels_dir(), resources.recipes_dir()):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(folder, copy / folder.name, ignore=ignored)
+    monkeypatch.setattr(resources, "PACKAGE", copy / "metpipe")
+    monkeypatch.setattr(met_plan, "MODELS", {})
+
+    def change(name: str, old: str, new: str) -> None:
+        path = copy / "kernels" / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+    return change
+
+
+DEVICES, COPIES = "DEVICES.toml", "circuits/COPIES.toml"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "parts"),
+    [
+        (DEVICES, "util_ceiling = 0.85", "", ["util_ceiling: is missing"]),
+        (DEVICES, "util_ceiling = 0.85", "util_ceiling = 1.5", ["util_ceiling"]),
+        (
+            DEVICES,
+            "util_ceiling = 0.85",
+            "util_ceiling = 0.85\nslab = 1",
+            ["slab: there is no such key"],
+        ),
+        (DEVICES, "per_mille = 21", "per_mille = 1001", ["driver_budget_per_mille"]),
+        (COPIES, "schema = 1", "schema = 2", ["schema"]),
+        (COPIES, 'law = "', 'law = "x', ["is no law"]),
+        (COPIES, 'section = "main"', 'section = "middle"', ["section"]),
+        (COPIES, "linear:q", "linear:qq", ["names no role of a linear"]),
+        (COPIES, "\n[[copy]]", '\n[[copy]]\nwhy = "x"', ["why"]),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+def test_a_shipped_file_that_breaks(refused, shipped, name, old, new, parts):
+    shipped(name, old, new)
+    has(refused(*MET, *HYBRID), name.rpartition("/")[2], *parts)

@@ -1,0 +1,65 @@
+"""INVARIANCE.toml has one reader, and what it does not say is refused, not left unjudged."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from metpipe.engine.promises import OF_THE_MACHINE, TRIED, check_promises, parse_promises
+from metpipe.engine.runners import LEGACY_FAMILIES
+from metpipe.errors import ConfigError
+from metpipe.resources import kernels_dir
+
+FAMILIES = ("dense_gqa", "qwen3_5")
+
+
+def text(*axes: str, arch: str = "dense_gqa") -> str:
+    """A file that promises these axes of a family."""
+    tables = [
+        f'[[promise]]\narch = "{arch}"\naxis = "{axis}"\nbitwise = true\ntext = "a"\nwhy = "b"'
+        for axis in axes
+    ]
+    return "\n".join(["schema = 1", *tables])
+
+
+def checked(content: str, *, whole: bool = True) -> None:
+    check_promises(parse_promises(content, "it"), "it", FAMILIES, whole=whole)
+
+
+def test_every_axis_of_the_table_is_enough_and_those_of_the_machine_may_be_named():
+    checked(text(*TRIED))
+    checked(text(*TRIED, *OF_THE_MACHINE))
+    checked("schema = 1")
+
+
+@pytest.mark.parametrize("axis", TRIED)
+def test_an_axis_that_a_shipped_set_leaves_out_is_refused(axis):
+    partial = text(*(other for other in TRIED if other != axis))
+    with pytest.raises(ConfigError, match=f"^it: dense_gqa has no promise with axis = '{axis}'"):
+        checked(partial)
+    checked(partial, whole=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (text("widths"), "it, promise #0: axis = 'widths' is not one of neighbours"),
+        (text("width", "width"), "it, promise #1: dense_gqa has the axis 'width' twice"),
+        (text(*TRIED, arch="dense"), "it: arch = 'dense' is no family; those are dense_gqa"),
+        (text("width").replace('why = "b"', 'why = ""'), "it, promise #0: why is empty"),
+        (text("width").replace("bitwise = true\n", ""), "it, promise #0: the key 'bitwise'"),
+    ],
+    ids=["axis", "twice", "family", "no reason", "no word"],
+)
+def test_a_slip_is_refused_in_a_folder_too(content, said):
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        checked(content, whole=False)
+
+
+@pytest.mark.parametrize("name", ["cpu", "hopper"])
+def test_a_shipped_set_speaks_of_every_family_that_is_executed(name):
+    path = kernels_dir() / name / "INVARIANCE.toml"
+    promises = parse_promises(path.read_text(), str(path))
+    check_promises(promises, str(path), LEGACY_FAMILIES, whole=True)
+    assert {promise.arch for promise in promises} == set(LEGACY_FAMILIES)
