@@ -25,7 +25,10 @@ from .scalar import exp
 from .sums import power_of_two
 from .workspace import COUNTERS, counters, scratch
 
-__all__ = ["paged_attention", "scratch_bytes"]
+__all__ = [
+    "ENOUGH_PROGRAMS", "LEAST_TILE", "SPLIT", "WARPS", "attend", "cached", "hand_in", "heads_of",
+    "merge", "paged_attention", "put", "query", "scratch_bytes",
+]  # fmt: skip
 
 MAX_HEAD_DIM = 512
 AT_ONCE = tl.constexpr(8)
@@ -39,23 +42,23 @@ ENOUGH_PROGRAMS = 512
 
 
 @device
-def _attend(
-    q, k_pool, v_pool, row, first, position, past, kv_dim, scale, SPLIT: tl.constexpr,
-    HEAD: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    """(m [G], sums [G], acc [G, D]) of the tokens first .. first + SPLIT - 1, up to the position.
-
-    q: bf16 [G, D]; the pools point at the kv head's part of pool row 0; row: the tokens' pool rows,
-    -1 for those that have none; past: whether the position lies past the table.
-    """
+def cached(pool, row, needed, kv_dim, HEAD: tl.constexpr, D: tl.constexpr):
+    """The keys or values of pool rows: bf16 [SPLIT, D], zeros where none is needed or there is."""
     d = tl.arange(0, D)
-    needed = first + tl.arange(0, SPLIT) <= position
-    lost = (needed & (row < 0)) | past
     row = tl.where(needed, row, -1)
-    at = row[:, None] * kv_dim + d[None, :]
     held = (row >= 0)[:, None] & (d < HEAD)[None, :]
-    k = tl.load(k_pool + at, mask=held, other=0.0)
-    v = tl.load(v_pool + at, mask=held, other=0.0)
+    at = row[:, None] * kv_dim + d[None, :]
+    return tl.load(pool + at, mask=held, other=0.0, cache_modifier=".cg")
+
+
+@device
+def attend(q, k, v, row, needed, past, scale):
+    """(m [G], sums [G], acc [G, D]) of a split's tokens that are needed.
+
+    q: bf16 [G, D]; k, v: bf16 [SPLIT, D]; row: the tokens' pool rows, -1 for those that have none;
+    past: whether the position lies past the table.
+    """
+    lost = (needed & (row < 0)) | past
     score = tl.dot(q, tl.trans(k)) * scale
     score = tl.where(needed[None, :], score, float("-inf"))
     score = tl.where(lost[None, :], float("nan"), score)
@@ -65,7 +68,7 @@ def _attend(
 
 
 @device
-def _merge(m, sums, acc, m_next, sums_next, acc_next):
+def merge(m, sums, acc, m_next, sums_next, acc_next):
     """What is merged so far, and the next split's."""
     top = tl.maximum(m, m_next)
     old, new = exp(m - top), exp(m_next - top)
@@ -73,7 +76,7 @@ def _merge(m, sums, acc, m_next, sums_next, acc_next):
 
 
 @device
-def _query(q, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr, HEAD: tl.constexpr,
+def query(q, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr, HEAD: tl.constexpr,
            D: tl.constexpr):  # fmt: skip
     """The query heads of a kv head, bf16 [G, D] filled up with zeros."""
     g, d = tl.arange(0, G)[:, None], tl.arange(0, D)[None, :]
@@ -82,7 +85,7 @@ def _query(q, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr, HEAD
 
 
 @device
-def _put(y, acc, sums, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr,
+def put(y, acc, sums, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr,
          HEAD: tl.constexpr, D: tl.constexpr):  # fmt: skip
     g, d = tl.arange(0, G)[:, None], tl.arange(0, D)[None, :]
     at = ((row * kv_heads + kv_head) * GROUP + g) * HEAD + d
@@ -99,29 +102,30 @@ def _whole_rows(
     enter()
     row, kv_head = tl.program_id(1).to(tl.int64), tl.program_id(0)
     position = tl.load(positions + row)
-    tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+    tile = query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
     shift = kv_head * HEAD
     m = tl.full((G,), float("-inf"), tl.float32)
     sums = tl.zeros((G,), tl.float32)
     acc = tl.zeros((G, D), tl.float32)
     for first in range(0, tl.minimum(position + 1, columns * SIZE), SPLIT):
         token = first + tl.arange(0, SPLIT)
-        m_next, sums_next, acc_next = _attend(
-            tile, k_pool + shift, v_pool + shift,
-            pool_row(table + row * columns, token, columns, pool_rows, SIZE), first, position,
-            position >= columns * SIZE, kv_heads * HEAD, scale, SPLIT, HEAD, D,
-        )  # fmt: skip
-        m, sums, acc = _merge(m, sums, acc, m_next, sums_next, acc_next)
-    _put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+        places = pool_row(table + row * columns, token, columns, pool_rows, SIZE)
+        needed = token <= position
+        k = cached(k_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        v = cached(v_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        past = position >= columns * SIZE
+        m_next, sums_next, acc_next = attend(tile, k, v, places, needed, past, scale)
+        m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
+    put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
 
 
 @kernel
 def _splits(
     q, k_pool, v_pool, y, positions, table, tops, parts, arrived, columns, pool_rows, kv_heads,
     scale, SIZE: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr,
-    HEAD: tl.constexpr, D: tl.constexpr,
+    HEAD: tl.constexpr, D: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """tops: f32 [row and kv head, split, 2, GROUP]; parts: f32 [same, split, GROUP, HEAD]."""
+    """Tops and parts: see `hand_in`."""
     release()
     split, row, kv_head = tl.program_id(0), tl.program_id(2).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)
@@ -129,46 +133,72 @@ def _splits(
     token = split * SPLIT + tl.arange(0, SPLIT)
     places = pool_row(table + row * columns, token, columns, pool_rows, SIZE)
     wait()
-    tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+    tile = query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
     count = tl.minimum(tl.maximum(position // SPLIT + 1, 1), tl.num_programs(0))
     if split < count:
         shift = kv_head * HEAD
-        m, sums, acc = _attend(
-            tile, k_pool + shift, v_pool + shift, places, split * SPLIT, position,
-            position >= columns * SIZE, kv_heads * HEAD, scale, SPLIT, HEAD, D,
+        needed = token <= position
+        k = cached(k_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        v = cached(v_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        past = position >= columns * SIZE
+        m, sums, acc = attend(tile, k, v, places, needed, past, scale)
+        hand_in(
+            m, sums, acc, y, tops, parts, arrived, split, count, row, kv_head, kv_heads, GROUP, G,
+            FEW, HEAD, D,
         )  # fmt: skip
-        g, d = tl.arange(0, G), tl.arange(0, D)
-        inside = g[:, None] * HEAD + d[None, :]
-        place = row * kv_heads + kv_head
-        first = place * tl.num_programs(0)
-        real = g < GROUP
-        held = real[:, None] & (d < HEAD)[None, :]
-        tl.store(tops + (first + split) * 2 * GROUP + g, m, mask=real)
-        tl.store(tops + (first + split) * 2 * GROUP + GROUP + g, sums, mask=real)
-        tl.store(parts + (first + split) * GROUP * HEAD + inside, acc, mask=held)
-        tl.debug_barrier()
-        before = tl.atomic_add(arrived + place, 1, sem="acq_rel", scope="gpu")
-        if before == count - 1:
-            tl.store(arrived + place, 0)
-            m = tl.full((G,), float("-inf"), tl.float32)
-            sums = tl.zeros((G,), tl.float32)
-            acc = tl.zeros((G, D), tl.float32)
-            for start in range(0, count, AT_ONCE):
-                # Their loads wait for no sum. What is past the last changes nothing: e^-inf is 0.
-                for inner in tl.static_range(AT_ONCE):
-                    at = first + start + inner
-                    there = start + inner < count
-                    tops_at = tops + at * 2 * GROUP + g
-                    parts_at = parts + at * GROUP * HEAD + inside
-                    m_next = tl.load(
-                        tops_at, mask=real & there, other=float("-inf"), cache_modifier=".cg"
-                    )
-                    sums_next = tl.load(
-                        tops_at + GROUP, mask=real & there, other=0.0, cache_modifier=".cg"
-                    )
-                    acc_next = tl.load(parts_at, mask=held & there, other=0.0, cache_modifier=".cg")
-                    m, sums, acc = _merge(m, sums, acc, m_next, sums_next, acc_next)
-            _put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+
+
+@device
+def hand_in(
+    m, sums, acc, y, tops, parts, arrived, split, count, row, kv_head, kv_heads,
+    GROUP: tl.constexpr, G: tl.constexpr, FEW: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Leaves a split's part in scratch memory; the last of the row's splits merges all of them.
+
+    tops: f32 [row and kv head, split, 2, GROUP]; parts: f32 [same, split, GROUP, HEAD]. FEW: the
+    power of two that GROUP needs; G has room for a tile of the tensor core.
+    """
+    g, d = tl.arange(0, G), tl.arange(0, D)
+    inside = g[:, None] * HEAD + d[None, :]
+    place = row * kv_heads + kv_head
+    first = place * tl.num_programs(0)
+    real = g < GROUP
+    held = real[:, None] & (d < HEAD)[None, :]
+    tl.store(tops + (first + split) * 2 * GROUP + g, m, mask=real)
+    tl.store(tops + (first + split) * 2 * GROUP + GROUP + g, sums, mask=real)
+    tl.store(parts + (first + split) * GROUP * HEAD + inside, acc, mask=held)
+    tl.debug_barrier()
+    before = tl.atomic_add(arrived + place, 1, sem="acq_rel", scope="gpu")
+    if before == count - 1:
+        tl.store(arrived + place, 0)
+        _merge_all(y, tops, parts, first, count, row, kv_head, kv_heads, GROUP, FEW, HEAD, D)
+
+
+@device
+def _merge_all(
+    y, tops, parts, first, count, row, kv_head, kv_heads, GROUP: tl.constexpr, FEW: tl.constexpr,
+    HEAD: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The row's result, of the parts that its splits left from place `first` on."""
+    g, d = tl.arange(0, FEW), tl.arange(0, D)
+    inside = g[:, None] * HEAD + d[None, :]
+    real = g < GROUP
+    held = real[:, None] & (d < HEAD)[None, :]
+    m = tl.full((FEW,), float("-inf"), tl.float32)
+    sums = tl.zeros((FEW,), tl.float32)
+    acc = tl.zeros((FEW, D), tl.float32)
+    for start in range(0, count, AT_ONCE):
+        # Their loads wait for no sum. What is past the last changes nothing: e^-inf is 0.
+        for inner in tl.static_range(AT_ONCE):
+            at = first + start + inner
+            there = start + inner < count
+            tops_at = tops + at * 2 * GROUP + g
+            parts_at = parts + at * GROUP * HEAD + inside
+            m_next = tl.load(tops_at, mask=real & there, other=float("-inf"), cache_modifier=".cg")
+            sums_next = tl.load(tops_at + GROUP, mask=real & there, other=0.0, cache_modifier=".cg")
+            acc_next = tl.load(parts_at, mask=held & there, other=0.0, cache_modifier=".cg")
+            m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
+    put(y, acc, sums, row, kv_head, kv_heads, GROUP, FEW, HEAD, D)
 
 
 def paged_attention(
@@ -192,7 +222,7 @@ def paged_attention(
     rows, q_dim = matrix("q", q)
     pool_rows, kv_dim = matrix("k_pool", k_pool)
     columns = matrix("block_table", block_table)[1]
-    kv_heads, group = _heads(q_dim, kv_dim, head_dim)
+    kv_heads, group = heads_of(q_dim, kv_dim, head_dim)
     disjoint({"y": y}, {"q": q, "k_pool": k_pool, "v_pool": v_pool, "positions": positions})
     tensors = (
         bf16("q", q, (rows, q_dim)),
@@ -213,7 +243,8 @@ def paged_attention(
     parts = rows * kv_heads * splits * group
     floats = scratch(parts * (head_dim + 2))
     own = (floats[parts * head_dim :], floats, counters())
-    return bind(_splits, (splits, kv_heads, rows), (*tensors, *own, *sizes), WARPS, stages=1)
+    few = power_of_two(group)
+    return bind(_splits, (splits, kv_heads, rows), (*tensors, *own, *sizes, few), WARPS, stages=1)
 
 
 def scratch_bytes(*, q_heads: int, kv_heads: int, head_dim: int, max_seq_len: int) -> int:
@@ -222,7 +253,7 @@ def scratch_bytes(*, q_heads: int, kv_heads: int, head_dim: int, max_seq_len: in
     return 4 * ENOUGH_PROGRAMS * splits * (q_heads // kv_heads) * (head_dim + 2)
 
 
-def _heads(q_dim: int, kv_dim: int, head_dim: int) -> tuple[int, int]:
+def heads_of(q_dim: int, kv_dim: int, head_dim: int) -> tuple[int, int]:
     """KV heads, and how many query heads share one."""
     heads, kv_heads = q_dim // head_dim, kv_dim // head_dim
     if head_dim > MAX_HEAD_DIM:

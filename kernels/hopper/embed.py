@@ -9,7 +9,7 @@ import triton.language as tl
 from .check import bf16, disjoint, i32, matrix
 from .jit import kernel
 from .launch import bind
-from .overlap import enter
+from .overlap import release, wait
 
 __all__ = ["embed"]
 
@@ -19,7 +19,9 @@ PADDING = tl.constexpr(-1)
 
 @kernel
 def _embed(tokens, table, y, dim, vocab, BLOCK: tl.constexpr):
-    enter()
+    # The first launch of a step: the next may start when the step before is written.
+    wait()
+    release()
     row = tl.program_id(0)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(tokens + row)

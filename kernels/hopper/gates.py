@@ -18,6 +18,7 @@ from .launch import bind
 from .linear import two_products
 from .overlap import enter
 from .scalar import decay1, round_bf16, sigmoid, sigmoid_mul1
+from .stream import Linears, bind_stream, stream_of
 from .tiles import tile_for
 
 __all__ = ["gdn_gates", "linear_gates", "sigmoid_gate_mul"]
@@ -107,14 +108,20 @@ def linear_gates(
     heads = matrix("decay", decay)[1]
     read = {"x": x, "weight": weight, "a_log": a_log, "dt_bias": dt_bias}
     disjoint({"decay": decay, "beta": beta}, read)
-    tile = tile_for(rows, heads, k, weights=2)
-    arguments = (
+    tensors = (
         bf16("x", x, (rows, k)),
         bf16("weight", weight, (2 * heads, k)),
         bf16("a_log", a_log, (heads,)),
         bf16("dt_bias", dt_bias, (heads,)),
         f32("decay", decay, (rows, heads)),
         f32("beta", beta, (rows, heads)),
+    )
+    linears = Linears(x, (weight,), (), (decay, beta), gates=(a_log, dt_bias))
+    if streamed := stream_of(linears):
+        return bind_stream(linears, streamed)
+    tile = tile_for(rows, heads, k, weights=2)
+    arguments = (
+        *tensors,
         rows,
         heads,
         k,

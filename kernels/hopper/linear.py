@@ -16,6 +16,7 @@ from .jit import device, kernel
 from .launch import bind
 from .overlap import release, wait
 from .scalar import round_bf16, silu_mul1
+from .stream import Linears, bind_stream, stream_of
 from .tiles import tile_for
 
 __all__ = ["gate_up_silu", "linear", "linear_add", "qkv"]
@@ -176,13 +177,19 @@ def _bind_linear(
     rows, k = matrix("x", x)
     n, _ = matrix("weight", weight)
     disjoint({"y": y}, {"x": x, "weight": weight, "bias": bias, "stream": stream})
-    tile = tile_for(rows, n, k)
-    arguments = (
+    tensors = (
         bf16("x", x, (rows, k)),
         bf16("weight", weight, (n, k)),
         optional_vector("bias", bias, n, x),
         x if stream is None else bf16("stream", stream, (rows, n)),
         bf16("y", y, (rows, n)),
+    )
+    linears = Linears(x, (weight,), (bias,), (y,), residual=stream)
+    if streamed := stream_of(linears):
+        return bind_stream(linears, streamed)
+    tile = tile_for(rows, n, k)
+    arguments = (
+        *tensors,
         rows,
         n,
         k,
@@ -218,8 +225,7 @@ def qkv(
         bf16(name, read[name], (n, dim))
         for name, n in zip(("q_weight", "k_weight", "v_weight"), sizes, strict=True)
     ]
-    tile = tile_for(rows, sum(sizes), dim)
-    arguments = (
+    tensors = (
         bf16("x", x, (rows, dim)),
         weights[0],
         *(_elements_between(weights[0], other) for other in weights[1:]),
@@ -229,6 +235,13 @@ def qkv(
         bf16("q", q, (rows, sizes[0])),
         bf16("k", k, (rows, sizes[1])),
         bf16("v", v, (rows, sizes[2])),
+    )
+    linears = Linears(x, tuple(weights), (q_bias, k_bias, v_bias), (q, k, v))
+    if streamed := stream_of(linears):
+        return bind_stream(linears, streamed)
+    tile = tile_for(rows, sum(sizes), dim)
+    arguments = (
+        *tensors,
         rows,
         *sizes,
         dim,
@@ -261,12 +274,18 @@ def gate_up_silu(
     rows, k = matrix("x", x)
     inter = y.shape[-1]
     disjoint({"y": y}, {"x": x, "weight": weight, "bias": bias})
-    tile = tile_for(rows, inter, k, weights=2)
-    arguments = (
+    tensors = (
         bf16("x", x, (rows, k)),
         bf16("weight", weight, (2 * inter, k)),
         optional_vector("bias", bias, 2 * inter, x),
         bf16("y", y, (rows, inter)),
+    )
+    linears = Linears(x, (weight,), (bias,), (y,), silu=True)
+    if streamed := stream_of(linears):
+        return bind_stream(linears, streamed)
+    tile = tile_for(rows, inter, k, weights=2)
+    arguments = (
+        *tensors,
         rows,
         inter,
         k,

@@ -181,6 +181,78 @@ def test_norm_rope_write(gpu, kind, form, heads, kv_heads, head_dim, half):
     assert same(fused["v_pool"], alone["v_pool"])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ("plain", "one_plus"))
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [*CACHES, (48, 3, 64), (16, 16, 32)])
+@pytest.mark.parametrize("half", (None, 2))
+@pytest.mark.parametrize("columns", (None, 3))
+def test_norm_rope_attend(gpu, kind, form, heads, kv_heads, head_dim, half, columns):
+    """Rows of sequences of their own; with few columns some positions lie past their table."""
+    rows, cache = 17, Cache(heads, kv_heads, head_dim, kind=kind)
+    tables = _tables(cache, rows, half)
+    q, k, v = cache.q(rows), cache.k(rows), cache.v(rows)
+    where, pools = cache.where(rows), cache.pools()
+    if columns is not None:
+        where |= {"block_table": where["block_table"][:, :columns].contiguous()}
+    weights = {"q_weight": make("normal", 5, head_dim), "k_weight": make("normal", 6, head_dim)}
+    norms = dict(q_eps=1e-6, k_eps=1e-5, q_weight_form=form, k_weight_form=form, **weights)
+    some = {"scale": head_dim**-0.5}
+    fused = launched(
+        gpu.functions["decode_attention.norm_rope_attend"],
+        {"y": Out(*q.shape)}, q=q, k=k, v=v, **norms, **some, **(tables | where), **pools,
+    )  # fmt: skip
+    turned = launched(
+        gpu.functions["fused.norm_rope_write"],
+        {"q_out": Out(*q.shape)}, q=q, k=k, v=v, **norms, **(tables | where), **pools,
+    )  # fmt: skip
+    written = {name: turned[name] for name in pools}
+    alone = launched(
+        gpu.functions["attention.paged_attention"],
+        {"y": Out(*q.shape)}, q=turned["q_out"], head_dim=head_dim, **some, **where, **written,
+    )  # fmt: skip
+    assert same(fused["y"], alone["y"])
+    assert same(fused["k_pool"], written["k_pool"])
+    assert same(fused["v_pool"], written["v_pool"])
+
+
+@pytest.mark.parametrize("rows", (1, 5, 40, 70, 300))
+def test_norm_rope_attend_in_several_splits(gpu, rows):
+    """Long sequences: parts that are merged, or whole rows where they are many."""
+    kv_heads, head_dim, block, columns = 2, 128, 16, 40
+    seed = torch.Generator().manual_seed(1)
+    q, k, v = (make("normal", 2 + i, rows, n * head_dim) for i, n in enumerate((8, 2, 2)))
+    positions = torch.randint(0, block * columns, (rows,), generator=seed, dtype=torch.int32)
+    positions[: min(rows, 4)] = torch.tensor([128, 127, 0, 639])[:rows]
+    table = torch.randperm(rows * columns, generator=seed).int().view(rows, columns)
+    pools = {
+        name: make("normal", 7 + i, rows * columns * block, kv_heads * head_dim)
+        for i, name in enumerate(("k_pool", "v_pool"))
+    }
+    angle = torch.arange(block * columns)[:, None] * 10000.0 ** -(torch.arange(64) / 64)
+    where = {"positions": positions, "block_table": table, "block_size": block}
+    turns = {"cos": angle.cos(), "sin": angle.sin()}
+    norms = {
+        "q_eps": 1e-6, "k_eps": 1e-6, "q_weight": make("normal", 5, head_dim),
+        "k_weight": make("normal", 6, head_dim),
+    }  # fmt: skip
+    fused = launched(
+        gpu.functions["decode_attention.norm_rope_attend"],
+        {"y": Out(*q.shape)}, q=q, k=k, v=v, scale=0.1, **norms, **turns, **where, **pools,
+    )  # fmt: skip
+    turned = launched(
+        gpu.functions["fused.norm_rope_write"],
+        {"q_out": Out(*q.shape)}, q=q, k=k, v=v, **norms, **turns, **where, **pools,
+    )  # fmt: skip
+    written = {name: turned[name] for name in pools}
+    alone = launched(
+        gpu.functions["attention.paged_attention"],
+        {"y": Out(*q.shape)}, q=turned["q_out"], head_dim=head_dim, scale=0.1, **where, **written,
+    )  # fmt: skip
+    assert bool(fused["y"].isfinite().all())
+    assert same(fused["y"], alone["y"])
+    assert same(fused["k_pool"], written["k_pool"])
+
+
 def _tables(cache: Cache, rows: int, half: int | None) -> dict[str, torch.Tensor]:
     """Tables of the whole head, or of its first few pairs: the rest is copied."""
     tables = cache.rope(rows)

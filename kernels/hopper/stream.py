@@ -1,0 +1,314 @@
+"""Linear layers of few rows: each program streams its share of the weights through shared memory.
+
+Numerics: those of dot.py and linear.py, the same chain of tensor-core steps along k.
+
+The outputs are dealt evenly to all multiprocessors, all programs run at once, and a program asks
+for its first weights before it waits for the launch before: no launch writes weights. So memory is
+busy while one launch ends and the next one begins. What is shared is laid out by hand, which takes
+Triton's Gluon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma
+
+from .check import DEVICE
+from .jit import shared_device, shared_kernel
+from .launch import bind
+from .overlap import release, wait
+from .scalar import decay1, round_bf16, sigmoid, silu_mul1
+from .sums import power_of_two
+
+__all__ = ["Linears", "Stream", "bind_stream", "stream_of"]
+
+MOST_ROWS = 16
+LEAST_OUTPUTS = 8
+"""Outputs of a program of a small matrix: fewer would be loads without work."""
+MOST_OUTPUTS = 65536
+"""Those of a vocabulary keep memory busy as they are."""
+STEPS = (512, 256, 128, 64)
+STAGE_VALUES = 64 * 256
+"""Values of a stage's weights."""
+UNDER_WAY = 60 << 10
+"""Bytes of a multiprocessor's weights that are asked for ahead."""
+MOST_BYTES, HALF_BYTES = 220 << 10, 112 << 10
+"""Shared memory of a multiprocessor's stages; so much that the next launch's fit beside them."""
+SMALL_BYTES = 100 << 10
+"""A multiprocessor's share of a matrix that is under way as a whole, or nearly."""
+LEAST_STAGES, MOST_STAGES = 3, 8
+ALIGNED = 16
+"""Bytes of a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Outputs that a program has room for, its step through k, its stages; which instruction."""
+
+    outputs: int
+    k: int
+    stages: int
+    warpgroup: bool
+
+    @property
+    def warps(self) -> int:
+        """Sixteen outputs are a warp's."""
+        return self.outputs // 16
+
+
+@dataclass(frozen=True, slots=True)
+class Linears:
+    """One to three matrices [n, k] over one x, their biases and outputs."""
+
+    x: torch.Tensor
+    weights: tuple[torch.Tensor, ...]
+    biases: tuple[torch.Tensor | None, ...]
+    outputs: tuple[torch.Tensor, ...]
+    residual: torch.Tensor | None = None
+    silu: bool = False
+    """the matrix is gate above up, the output silu(gate) times up"""
+    gates: tuple[torch.Tensor, ...] = ()
+    """a_log and dt_bias: the matrix is b above a, the outputs decay and beta in float32"""
+
+    @property
+    def n(self) -> int:
+        """Outputs, or pairs of them."""
+        return self.outputs[0].shape[1] if self.gates else sum(y.shape[1] for y in self.outputs)
+
+
+def stream_of(linears: Linears) -> Stream | None:
+    """How these stream; None where other tiles are better, or must be."""
+    rows, k = linears.x.shape
+    if DEVICE != "cuda" or rows > MOST_ROWS or not _aligned(linears.x, *linears.weights):
+        return None
+    return stream_for(rows, linears.n, k, paired=linears.silu or bool(linears.gates))
+
+
+def stream_for(rows: int, n: int, k: int, *, paired: bool) -> Stream | None:
+    """How a few rows stream through n outputs of k, or pairs of them.
+
+    A multiprocessor's share of the outputs is one program's, or two programs', and enough of it
+    is under way to keep memory busy, or all of it. The steps are the best of a grid on an H200.
+    """
+    share = -(-n // multiprocessors())
+    pairs = 2 if paired else 1
+    room = MOST_BYTES if 2 * share * k * pairs > SMALL_BYTES else HALF_BYTES
+    outputs = next((most for most in (16, 32, 64) if share <= most), 64 if share <= 128 else 128)
+    programs_each = -(-share // outputs)
+    wide = outputs * pairs
+
+    def fitting(step: int) -> int:
+        """Stages that there is room for."""
+        return room // (2 * (wide + power_of_two(rows, 8)) * step * programs_each)
+
+    whole = (step for step in STEPS if k % step == 0 and step * wide <= STAGE_VALUES)
+    step = next((step for step in whole if fitting(step) >= LEAST_STAGES), None)
+    if n > MOST_OUTPUTS or programs_each > 2 or step is None:
+        return None
+    asked = 2 * share * step * pairs
+    stages = min(k // step, max(2, -(-UNDER_WAY // asked))) + 1
+    return Stream(outputs, step, min(stages, MOST_STAGES, fitting(step)), outputs >= 64)
+
+
+@shared_device
+def _ask(w, second, at, shared, other, held, TWO: gl.constexpr):
+    """One stage's weights, and their group."""
+    async_copy.async_copy_global_to_shared(shared, w + at, mask=held)
+    if TWO:
+        async_copy.async_copy_global_to_shared(other, w + second + at, mask=held)
+
+
+@shared_device
+def _places(first, q_n, k_n, to_k, to_v, k, M: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr,
+            LOADS: gl.constexpr):  # fmt: skip
+    """Elements from w to each output's first weights of a stage: int64 [M, K]."""
+    o = (first + gl.arange(0, M, layout=gl.SliceLayout(1, LOADS))).to(gl.int64)
+    at = o * k
+    if PARTS == 3:
+        lead = gl.where(o < q_n + k_n, to_k - q_n * k, to_v - (q_n + k_n) * k)
+        at += gl.where(o < q_n, 0, lead)
+    at = gl.multiple_of(at, 8)
+    return at[:, None] + gl.arange(0, K, layout=gl.SliceLayout(0, LOADS))[None, :]
+
+
+@shared_device
+def _biased(total, bias, o, here, HAS: gl.constexpr):
+    if HAS:
+        total = total + gl.load(bias + o, mask=here, other=0.0).to(gl.float32)
+    return total
+
+
+@shared_device
+def _put(total, bias, y, o, r, n, rows, HAS: gl.constexpr):
+    """Outputs o of y [rows, n], those that it has."""
+    here = (o >= 0) & (o < n)
+    total = _biased(total, bias, o, here, HAS)
+    gl.store(y + r.to(gl.int64) * n + o, total.to(gl.bfloat16), mask=here & (r < rows))
+
+
+@shared_device
+def _product(shared, x_shared, total, WARPGROUP: gl.constexpr):
+    """Total + what a stage of weights and of x add."""
+    if WARPGROUP:
+        total = warpgroup_mma(shared, x_shared.permute([1, 0]), total)
+    else:
+        layout: gl.constexpr = total.type.layout
+        w = shared.load(gl.DotOperandLayout(0, layout, 2))
+        x = x_shared.permute([1, 0]).load(gl.DotOperandLayout(1, layout, 2))
+        total = mma_v2(w, x, total)
+    return total
+
+
+@shared_kernel
+def _streamed(
+    x, w, to_k, to_v, q_bias, k_bias, v_bias, residual, q_out, k_out, v_out, rows, q_n, k_n, v_n,
+    k, M: gl.constexpr, R: gl.constexpr, K: gl.constexpr, S: gl.constexpr, WARPGROUP: gl.constexpr,
+    PARTS: gl.constexpr, Q_BIAS: gl.constexpr, K_BIAS: gl.constexpr, V_BIAS: gl.constexpr,
+    ADDS: gl.constexpr, SILU: gl.constexpr, GATES: gl.constexpr,
+):  # fmt: skip
+    """W is q's matrix (or the only one); to_k and to_v lead from it to the others', in elements.
+
+    GATES: w is b above a, k_bias is a_log, v_bias dt_bias, q_out the decay, k_out beta.
+    """
+    release()
+    PAIRED: gl.constexpr = SILU or GATES
+    WARPS: gl.constexpr = gl.num_warps()
+    ACROSS: gl.constexpr = min(K // 8, 32)
+    loads: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [WARPS, 1], [1, 0])
+    if WARPGROUP:
+        mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, R, 16])
+        w_form: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, K], gl.bfloat16)
+        x_form: gl.constexpr = gl.NVMMASharedLayout.get_default_for([R, K], gl.bfloat16)
+    else:
+        mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
+        w_form: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+        x_form: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    # Every program has n / programs outputs, or one more.
+    n = q_n + k_n + v_n
+    first = gl.program_id(0) * n // gl.num_programs(0)
+    count = (gl.program_id(0) + 1) * n // gl.num_programs(0) - first
+    held = (gl.arange(0, M, layout=gl.SliceLayout(1, loads)) < count)[:, None]
+    at = _places(first, q_n, k_n, to_k, to_v, k, M, K, PARTS, loads)
+    second = n.to(gl.int64) * k
+    ws = gl.allocate_shared_memory(gl.bfloat16, [S, M, K], w_form)
+    others = ws
+    if PAIRED:
+        others = gl.allocate_shared_memory(gl.bfloat16, [S, M, K], w_form)
+    xs = gl.allocate_shared_memory(gl.bfloat16, [S, R, K], x_form)
+    steps = k // K
+    for stage in gl.static_range(S - 1):
+        here = held & (stage < steps)
+        _ask(w, second, at + stage * K, ws.index(stage), others.index(stage), here, PAIRED)
+        async_copy.commit_group()
+    j = gl.arange(0, R, layout=gl.SliceLayout(1, loads))[:, None]
+    x_at = x + j * k + gl.arange(0, K, layout=gl.SliceLayout(0, loads))[None, :]
+    total = gl.zeros([M, R], gl.float32, layout=mma)
+    other = gl.zeros([M, R], gl.float32, layout=mma)
+    wait()
+    for stage in gl.static_range(S - 1):
+        here = (j < rows) & (stage < steps)
+        async_copy.async_copy_global_to_shared(xs.index(stage), x_at + stage * K, mask=here)
+    # Empty groups: so that the first turn too finds all but the last S - 2 complete.
+    for _ in gl.static_range(S - 1):
+        async_copy.commit_group()
+    for step in range(steps):
+        async_copy.wait_group(S - 2)
+        if WARPGROUP:
+            fence_async_shared()
+        gl.thread_barrier()
+        full = step % S
+        total = _product(ws.index(full), xs.index(full), total, WARPGROUP)
+        if PAIRED:
+            other = _product(others.index(full), xs.index(full), other, WARPGROUP)
+        ahead = step + S - 1
+        free = ahead % S
+        here = held & (ahead < steps)
+        _ask(w, second, at + ahead * K, ws.index(free), others.index(free), here, PAIRED)
+        here = (j < rows) & (ahead < steps)
+        async_copy.async_copy_global_to_shared(xs.index(free), x_at + ahead * K, mask=here)
+        async_copy.commit_group()
+    o = gl.arange(0, M, layout=gl.SliceLayout(1, mma))[:, None]
+    r = gl.arange(0, R, layout=gl.SliceLayout(0, mma))[None, :]
+    o = gl.where(o < count, first + o, n)
+    if GATES:
+        log = gl.load(k_bias + o, mask=o < n, other=0.0).to(gl.float32)
+        shift = gl.load(v_bias + o, mask=o < n, other=0.0).to(gl.float32)
+        here = (o < n) & (r < rows)
+        gl.store(q_out + r * n + o, decay1(log, round_bf16(other), shift), mask=here)
+        gl.store(k_out + r * n + o, sigmoid(round_bf16(total)), mask=here)
+    elif SILU:
+        total = _biased(total, q_bias, o, o < n, Q_BIAS)
+        other = _biased(other, q_bias + n, o, o < n, Q_BIAS)
+        total = silu_mul1(round_bf16(total), round_bf16(other))
+        _put(total, q_bias, q_out, o, r, n, rows, False)
+    elif ADDS:
+        total = _biased(total, q_bias, o, o < n, Q_BIAS)
+        here = (o < n) & (r < rows)
+        added = gl.load(residual + r.to(gl.int64) * n + o, mask=here, other=0.0).to(gl.float32)
+        _put(added + round_bf16(total), q_bias, q_out, o, r, n, rows, False)
+    else:
+        _put(total, q_bias, q_out, o, r, q_n, rows, Q_BIAS)
+        if PARTS == 3:
+            _put(total, k_bias, k_out, o - q_n, r, k_n, rows, K_BIAS)
+            _put(total, v_bias, v_out, o - q_n - k_n, r, v_n, rows, V_BIAS)
+
+
+def bind_stream(linears: Linears, stream: Stream) -> object:
+    """The launch of matrices that `stream_for` found a stream for."""
+    rows, k = linears.x.shape
+    places = [weight.data_ptr() for weight in linears.weights]
+    leads = _three([(place - places[0]) // 2 for place in places], 0)
+    sizes = [linears.n] if linears.gates else [y.shape[1] for y in linears.outputs]
+    biases = (None, *linears.gates) if linears.gates else linears.biases
+    arguments = (
+        linears.x,
+        linears.weights[0],
+        *leads[1:],
+        *_three([linears.x if bias is None else bias for bias in biases], linears.x),
+        linears.x if linears.residual is None else linears.residual,
+        *_three(linears.outputs, linears.x),
+        rows,
+        *_three(sizes, 0),
+        k,
+        stream.outputs,
+        power_of_two(rows, 8),
+        stream.k,
+        stream.stages,
+        stream.warpgroup,
+        len(sizes),
+        *_three([bias is not None for bias in linears.biases], False),
+        linears.residual is not None,
+        linears.silu,
+        bool(linears.gates),
+    )
+    grid = (programs(linears.n, stream.outputs),)
+    return bind(_streamed, grid, arguments, stream.warps, kept=linears)
+
+
+def _aligned(*tensors: torch.Tensor) -> bool:
+    """Whether rows of these can be copied in whole vectors."""
+    return all(tensor.data_ptr() % ALIGNED == 0 for tensor in tensors)
+
+
+def programs(n: int, most: int) -> int:
+    """As many as there are multiprocessors, or several times that; each with at most `most`."""
+    here = multiprocessors()
+    return max(1, min(here * -(-n // (here * most)), n // LEAST_OUTPUTS))
+
+
+@cache
+def multiprocessors() -> int:
+    """Of the GPU that runs the kernels."""
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
+
+
+def _three(values: Sequence[Any], absent: Any) -> tuple[Any, ...]:
+    """Three arguments, those that there are first."""
+    return (*values, *(3 - len(values)) * (absent,))
