@@ -41,6 +41,11 @@ def _check(group: str, value: object, said: str) -> None:
         raise ConfigError(
             f"{said}: must be a table of variants; variant=[NAME,NAME] chooses from the pool"
         )
+    if group in (*ONE, *LISTS) and "" in (value if isinstance(value, list) else [value]):
+        raise ConfigError(
+            f"{said}: there is no choice behind the =; write one, or leave {group} out (metpipe "
+            "--help lists them)"
+        )
     if group in ONE and isinstance(value, list):
         raise ConfigError(f"{said}: takes one choice; {group}=A,B with -m in front runs each")
     if group in (*ONE, *LISTS) and isinstance(value, bool | int | float | None):

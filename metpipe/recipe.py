@@ -57,7 +57,7 @@ def expand(argv: Sequence[str]) -> Expanded:
 
     Raises:
         ConfigError: a file that is missing or broken, a key that it may not hold, or a `model`
-            other than the recipe's.
+            other than the recipe's, typed or of another file.
     """
     expanded: list[str] = []
     origins: dict[str, str] = {}
@@ -66,15 +66,18 @@ def expand(argv: Sequence[str]) -> Expanded:
         match arg.split("=", 1):
             case ["recipe", _]:
                 lines = _recipe(_place(arg), [other for other in argv if other != arg])
+                _refuse_two_models(lines, arg, expanded, origins)
                 expanded += lines
                 origins |= dict.fromkeys(lines, arg)
             case ["rerun", _]:
                 rerun = _place(arg)
                 lines = _rerun(rerun)
+                _refuse_two_models(lines, arg, expanded, origins)
                 expanded += lines
                 origins |= dict.fromkeys(lines, arg)
             case ["ledger.boot", path] if path != "null":
                 lines = [*_boot(_place(arg), arg, argv), arg]
+                _refuse_two_models(lines, arg, expanded, origins)
                 expanded += lines
                 origins |= dict.fromkeys(lines[:-1], arg)
             case [flag] if flag in FLAGS:
@@ -136,6 +139,8 @@ def _boot(path: Path, said: str, argv: Sequence[str]) -> list[str]:
 
 def _recipe(path: Path, others: Sequence[str]) -> list[str]:
     said = f"recipe={path}"
+    if os.path.isdir(path):
+        raise ConfigError(f"{said}: is a folder; give the .toml or .yaml file in it")
     if not os.path.isfile(path):
         raise ConfigError(f"{said}: there is no such file (looked in {Path.cwd()})")
     if path.suffix == ".toml":
@@ -154,6 +159,19 @@ def _refuse_another_model(lines: Sequence[str], others: Sequence[str], said: str
         if own is not None and other.startswith("model=") and _plain(other) != own:
             raise ConfigError(
                 f"{other}: {said} is a recipe for model={own}; leave the model out, or the recipe"
+            )
+
+
+def _refuse_two_models(
+    lines: Sequence[str], said: str, earlier: Sequence[str], origins: Mapping[str, str]
+) -> None:
+    """Two files that each stand for a model: the later one would win without a word."""
+    own = {_plain(line) for line in lines if line.startswith("model=")}
+    for line in earlier:
+        if own and line in origins and line.startswith("model=") and _plain(line) not in own:
+            raise ConfigError(
+                f"{said}: is for model={min(own)}, and {origins[line]} is for "
+                f"model={_plain(line)}; give one of them"
             )
 
 

@@ -21,6 +21,7 @@ from rich.text import Text
 from metpipe import complaint, snapshot
 from metpipe.config import Provenance, Run, validate, with_source
 from metpipe.errors import ConfigError, Exit
+from metpipe.filled import filled_keys
 from metpipe.report import outcome
 from metpipe.report.console import VERDICT_STYLES, covered
 from metpipe.report.schema import REPORT, Report
@@ -86,9 +87,12 @@ class Task:
 
         if _number() is None:
             return run_job(run, out_dir, terminal())
-        with (out_dir / LOG).open("w", encoding="utf-8") as file:
-            log = Console(file=file, width=PIPE_WIDTH, no_color=True)
-            return run_job(run, out_dir, terminal() if _alone() else log, log)
+        try:
+            with (out_dir / LOG).open("w", encoding="utf-8") as file:
+                log = Console(file=file, width=PIPE_WIDTH, no_color=True)
+                return run_job(run, out_dir, terminal() if _alone() else log, log)
+        finally:
+            _drop_empty(out_dir / LOG)
 
     def load(self, cfg: DictConfig) -> Run:
         """The validated run behind Hydra's composed config.
@@ -111,7 +115,18 @@ class Task:
         lines = [
             (o.key_or_group.replace("/", ".").split("@")[-1], str(o.input_line)) for o in parsed
         ]
-        return Provenance(tuple(lines), groups, self.typed.origins)
+        sources = HydraConfig.get().runtime.config_sources
+        folders = [Path(source.path) for source in sources if source.schema == "file"]
+        return Provenance(
+            tuple(lines), groups, self.typed.origins, filled_keys(groups, folders)
+        )
+
+
+def _drop_empty(log: Path) -> None:
+    """A job that was refused has nothing to report."""
+    with suppress(OSError):
+        if log.stat().st_size == 0:
+            log.unlink()
 
 
 def task_overrides() -> list[str]:

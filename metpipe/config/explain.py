@@ -28,11 +28,13 @@ class Provenance:
     """Who set what: overrides in order, as (dotted key, text as typed), and the group choices.
 
     `origins`: the text of an override that stood in no argument -> what it came from.
+    `filled`: a key that a group's choice sets outside the group's own table -> the group.
     """
 
     overrides: tuple[tuple[str, str], ...] = ()
     choices: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
+    filled: Mapping[str, str] = field(default_factory=dict)
 
     def source(self, key: str) -> str:
         """Who set `key`: the last override of it, else its group's file, else config.yaml."""
@@ -42,6 +44,9 @@ class Provenance:
         for group, choice in self.choices.items():
             if _related(key, group.replace("/", ".")):
                 return self._choice(group, choice)
+        for filled, group in self.filled.items():
+            if _related(key, filled):
+                return self._choice(group, self.choices[group])
         if _related(key, "variants") and "variant" in self.choices:
             return self._choice("variant", self.choices["variant"])
         return "conf/config.yaml"

@@ -9,7 +9,18 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-__all__ = ["Count", "Counts", "Frozen", "Natural", "Number", "Place", "Steps", "Widths", "place"]
+__all__ = [
+    "MOST_NUMBERS",
+    "Count",
+    "Counts",
+    "Frozen",
+    "Natural",
+    "Number",
+    "Place",
+    "Steps",
+    "Widths",
+    "place",
+]
 
 
 class Frozen(BaseModel):
@@ -24,6 +35,8 @@ def one_or_many(value: object) -> object:
         if not value:
             raise ValueError("must hold at least one number")
         return tuple(value)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError("must be a whole number or a list of them")
     return value if value is None else (value,)
 
 
@@ -50,6 +63,8 @@ Widths: TypeAlias = Annotated[
 """A list of different widths (at least two rows each), or one."""
 
 
+MOST_NUMBERS = 1_000_000
+"""Numbers of one axis: as many loads as a grid may have."""
 STEPS = re.compile(r"(\d+)\.\.(\d+)(?:/(\d+))?")
 
 
@@ -62,6 +77,9 @@ def steps(value: object) -> object:
     first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
     if step < 1 or last < first:
         raise ValueError("must rise from FIRST to LAST by a STEP of at least 1")
+    count = (last - first) // step + 1
+    if count > MOST_NUMBERS:  # looked at before they are made
+        raise ValueError(f"has {count:,} numbers, above {MOST_NUMBERS:,}; give it a larger STEP")
     return tuple(range(first, last + 1, step))
 
 

@@ -21,6 +21,8 @@ DECODED = frozenset(KEYS_OF_MODES) - {"verify", "verify_batch", "verify_batch_ks
     "state_check",
 }
 """Keys that only decoding reads. The largest K sizes a plan too, by `serve.num_drafts`."""
+LISTS = MODE_OF_LIST | {"verify_batch_ks": "verify_batch"}
+"""Every list without which a mode has no case -> the mode."""
 SHORTEST_SWAP = 4
 """Steps that a spill in the middle needs on both sides together."""
 
@@ -35,9 +37,20 @@ def _one_list(run: Run) -> Iterator[Problem]:
 
 
 def _mode_has_its_list(run: Run) -> Iterator[Problem]:
+    """A mode without its list has no case, and a run that leaves it out would still pass."""
     mode = run.diff.mode
-    if mode in MODE_OF_LIST and getattr(run, mode) is None:
-        yield Problem(mode, f"is what the mode {mode} runs over; give at least one number")
+    wanted = dict(LISTS) if mode == "all" else {mode: mode} if mode in MODE_OF_LIST else {}
+    missing = [key for key in wanted if getattr(run, key) is None]
+    if len(missing) == 1:
+        (key,) = missing
+        yield Problem(key, f"is what the mode {wanted[key]} runs over; give at least one number")
+    elif missing:
+        yield Problem(
+            missing[0],
+            f"is what the mode {wanted[missing[0]]} runs over, and null like "
+            f"{', '.join(missing[1:])}; give each at least one number, or choose diff=all, which "
+            "has a list for every mode",
+        )
 
 
 def _widths_in_reach(run: Run) -> Iterator[Problem]:
@@ -70,13 +83,14 @@ def _chunks(run: Run) -> Iterator[Problem]:
         yield Problem(
             "prefill_chunk",
             f"{too_wide[0]} splits nothing: the longest prompt of prefill has "
-            f"{number_of(longest, 'token')}",
+            f"{number_of(longest, 'token')}; leave {too_wide[0]} out, or give a longer prompt",
         )
 
 
 def _passes(run: Run) -> Iterator[Problem]:
     """What is called a chunk of so many tokens must be one pass."""
-    limit, widest = run.serve.max_prefill_tokens, max(run.prefill_chunk or (0,))
+    limit, longest = run.serve.max_prefill_tokens, max(run.prefill or (0,))
+    widest = max((chunk for chunk in run.prefill_chunk or () if chunk < longest), default=0)
     if widest > limit:
         yield Problem(
             "prefill_chunk",
@@ -107,11 +121,19 @@ def _swap(run: Run) -> Iterator[Problem]:
 def _lists_of_another_mode(run: Run) -> Iterator[Problem]:
     for key, mode in MODE_OF_LIST.items():
         if getattr(run, key) is not None and run.diff.mode not in (mode, "auto", "all"):
-            yield Problem(key, f"is read by the mode {mode}, but diff.mode is {run.diff.mode}")
+            yield Problem(
+                key,
+                f"is read by the mode {mode}, but diff.mode is {run.diff.mode}; leave it out, or "
+                f"choose diff={mode}",
+            )
 
 
 def _companions(run: Run) -> Iterator[Problem]:
-    """Keys that mean nothing without another one."""
+    """Keys that mean nothing without another one.
+
+    Nothing is said where the other one is what the mode itself lacks, or where nothing is decoded.
+    """
+    mode = run.diff.mode
     needs: Mapping[str, tuple[str, ...]] = {
         "fragment_slots": ("batch", "verify_batch"),
         "ragged": ("verify_batch",),
@@ -122,23 +144,12 @@ def _companions(run: Run) -> Iterator[Problem]:
     }
     for key, others in needs.items():
         given = any(getattr(run, other) is not None for other in others)
-        given = given or (key, run.diff.mode) == ("mtp", "swap")
+        given = given or (key, mode) == ("mtp", "swap")
         asked = getattr(run, key) or (key == "ragged" and run.ragged is False)
-        if asked and not given and run.diff.mode != "all":
+        is_said = mode == "all" or (mode in others and getattr(run, mode) is None)
+        is_read = key not in DECODED or _decodes(run)
+        if asked and is_read and not given and not is_said:
             yield Problem(key, f"needs {' or '.join(others)} beside it")
-
-
-def _drafts_of_the_serve(run: Run) -> Iterator[Problem]:
-    """A serve never verifies more rows than its drafts and the committed token."""
-    drafts = run.serve.num_drafts
-    for key in ("verify", "verify_batch_ks"):
-        widest = max(getattr(run, key) or (0,))
-        if drafts is not None and widest > drafts + 1:
-            yield Problem(
-                key,
-                f"K={widest} verifies {number_of(widest - 1, 'draft')}, but serve.num_drafts="
-                f"{drafts} makes {drafts} a step; raise it, lower K, or leave it out",
-            )
 
 
 def _prompts(run: Run) -> Iterator[Problem]:
@@ -167,9 +178,14 @@ def _prompts_are_read(run: Run) -> Iterator[Problem]:
             )
 
 
+def _decodes(run: Run) -> bool:
+    """Whether anything is decoded: a diff, or the boot of this process."""
+    return run.pipeline.diff or (run.pipeline.ledger and run.ledger.boot is None)
+
+
 def unread(run: Run, given: Collection[str]) -> Iterator[Problem]:
     """Keys whose default is a value: only who typed one can be told that it is not read."""
-    if not (run.pipeline.diff or (run.pipeline.ledger and run.ledger.boot is None)):
+    if not _decodes(run):
         for key in sorted(DECODED.intersection(given)):
             yield Problem(
                 key, f"is read by the diff, which pipeline={run.pipeline.name} leaves out"
@@ -200,7 +216,6 @@ MODE_RULES: tuple[Rule, ...] = (
     _swap,
     _lists_of_another_mode,
     _companions,
-    _drafts_of_the_serve,
     _prompts,
     _prompts_are_read,
 )

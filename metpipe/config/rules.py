@@ -7,16 +7,18 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from metpipe.config.fields import MOST_NUMBERS
 from metpipe.config.mode_rules import MODE_RULES, unread
 from metpipe.config.problem import Problem, Rule
 from metpipe.config.run import Run
+from metpipe.config.serve_rules import SERVE_RULES
 
 __all__ = ["NO_GRAPHS", "WHAT_IFS", "problems"]
 
 WHAT_IFS = ("tree_nodes", "capture_rows", "prompt_lookup")
 """Keys that size memory of speculation, which the metpipe accounting does not count."""
 NO_GRAPHS = "a CPU captures no launches; leave it at false, or run with device=cuda"
-MOST_LOADS = 1_000_000
+MOST_LOADS = MOST_NUMBERS
 """Loads of one grid: minutes of work, and tens of MB of report."""
 RESERVED = ("legacy", "legacy-repeat")
 """What reports call the reference and its repeats."""
@@ -27,7 +29,7 @@ def problems(run: Run, given: Collection[str]) -> Iterator[Problem]:
 
     `given`: the keys that overrides set.
     """
-    for rule in (*MODE_RULES, *RULES):
+    for rule in (*MODE_RULES, *SERVE_RULES, *RULES):
         yield from rule(run)
     yield from unread(run, given)
 
@@ -146,7 +148,7 @@ def _grid(run: Run) -> Iterator[Problem]:
         yield Problem("grid", f"plans memory, which pipeline={run.pipeline.name} leaves out")
     loads = math.prod(len(axis or (1,)) for axis in (grid.isl, grid.osl, grid.concurrency))
     if loads > MOST_LOADS:
-        yield Problem("grid", f"has {loads} loads, above {MOST_LOADS}; give it larger steps")
+        yield Problem("grid", f"has {loads:,} loads, above {MOST_LOADS:,}; give it larger steps")
 
 
 RULES: tuple[Rule, ...] = (

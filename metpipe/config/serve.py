@@ -10,6 +10,10 @@ from metpipe.config.fields import Count, Frozen, Natural, Number
 
 __all__ = ["Serve"]
 
+DEEPEST = 7
+"""Drafts of a verify of 8 rows, the deepest that the diff runs."""
+MOST_AT_ONCE = 128
+"""Sequences of the widest verify: an engine's tables have as many rows."""
 Tier = Literal["declared", "bf16", "fp8", "nvfp4"]
 
 
@@ -21,7 +25,7 @@ class Serve(Frozen):
     gpu_memory_utilization: float = Field(
         gt=0, le=1, description="share of the device's memory that the engine may use"
     )
-    kv_cache_dtype: Literal["bf16", "f16", "f32", "fp8", "nvfp4"] = Field(
+    kv_cache_dtype: Literal["bf16", "f16", "f32", "fp8"] = Field(
         description="dtype of the paged keys and values"
     )
     lm_head_dtype: Literal["default", "bf16", "fp8", "nvfp4"] = Field(
@@ -33,8 +37,12 @@ class Serve(Frozen):
     speculative: bool = Field(description="decode with drafts of the model's own head")
     dflash: bool = Field(description="decode with drafts of a separate block drafter")
     dflash_gamma: Count | None = Field(description="drafts per step of that drafter")
-    num_drafts: Count | None = Field(description="drafts per step; null: what the model says")
-    mtp_max_seqs: Count | None = Field(description="sequences that may speculate at once")
+    num_drafts: Annotated[Count, Field(le=DEEPEST)] | None = Field(
+        description="drafts per step, 1 to 7; null: what the model says"
+    )
+    mtp_max_seqs: Annotated[Count, Field(le=MOST_AT_ONCE)] | None = Field(
+        description="sequences that may speculate at once, 1 to 128"
+    )
     ssm_h_dtype: Literal["f32", "f16-pool"] = Field(description="dtype of the recurrent state")
     ssm_rollback_mode: Literal["snapshot", "replay"] = Field(
         description="how rejected drafts leave the recurrent state"

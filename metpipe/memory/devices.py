@@ -76,17 +76,18 @@ def find_device(devices: Devices, device_id: str) -> Device:
     """The device of this id; `_` stands for `-`, as in a choice's file name.
 
     Raises:
-        ConfigError: the registry has none; near names are listed.
+        ConfigError: the registry has none; near names are listed, or all where none is near.
     """
     wanted = device_id.replace("_", "-")
     if wanted in devices.by_id:
         return devices.by_id[wanted]
     longer = [key for key in devices.by_id if key.startswith(wanted)]
     close = get_close_matches(wanted, devices.by_id, n=3, cutoff=0.4)
-    near = ", ".join(longer or close or sorted(devices.by_id))
+    near, named = longer or close, "near names" if longer or close else "its devices"
     raise ConfigError(
-        f"hardware: no device {device_id!r} in {devices.source}; near names: {near}. "
-        "Choose one of them, or add a [[device]] to that file"
+        f"hardware: no device {device_id!r} in {devices.source}; {named}: "
+        f"{', '.join(near or sorted(devices.by_id))}. Choose one of them, or add a [[device]] to "
+        "that file"
     )
 
 

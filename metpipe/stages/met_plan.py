@@ -37,9 +37,12 @@ def met_point(live: Live) -> Point:
     number = run.memory.met_version or NEWEST
     model = _model(checkpoint, circuit, number)
     flags = run.serve.model_dump()
+    drafting = met_flags(flags)
+    if drafting.speculative and not model.drafts:
+        raise ConfigError("serve.speculative=true: the model has no draft head; leave it false")
     side = prepare(
         model,
-        met_flags(flags),
+        drafting,
         _outside(live, circuit),
         WhatIfs(run.tree_nodes, run.capture_rows, run.prompt_lookup),
     )

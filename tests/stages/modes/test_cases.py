@@ -105,7 +105,7 @@ HEAD = {"num_drafts": 1, "drafts_verified": True}
         ),
         (
             "verify_batch",
-            ("verify_batch=10", "verify_batch_ks=4", "serve.num_drafts=3", "serve.mtp_max_seqs=4"),
+            ("verify_batch=10", "verify_batch_ks=4", "serve.num_drafts=3", "serve.mtp_max_seqs=10"),
             False,
             {"K=10 sequences, 4x8 2x2": {"widths": (4,) * 8 + (2,) * 2}},
         ),
