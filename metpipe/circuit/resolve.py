@@ -93,12 +93,17 @@ def resolve_checkpoint(
     Raises:
         RefusedConfig: the model type is unknown, a key is unclassified, missing or asks for what
             the circuit cannot express, or the declared quantization is not understood.
+        BadCircuit: the description is no legal circuit.
     """
     found = library.map_for(config, source)
     shape = resolve_shape(config, found, source)
     declared = declared_precision(_quantization(config), source)
-    circuit = instantiate(library.descriptions[found.arch], shape, declared.precision)
-    verify(circuit)
+    description = library.descriptions[found.arch]
+    circuit = instantiate(description, shape, declared.precision)
+    try:
+        verify(circuit)
+    except BadCircuit as problem:
+        raise BadCircuit(f"{description.source}: {problem}") from None
     return Resolved(
         arch=found.arch,
         model_type=str(config["model_type"]),

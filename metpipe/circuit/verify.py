@@ -11,6 +11,7 @@ from metpipe.circuit.formats import element_bytes, parse_format
 from metpipe.circuit.ir import Circuit, Node
 from metpipe.circuit.vocabulary import (
     BUFFERS,
+    KEYED_FORMATS,
     LAYER_KINDS,
     LIFETIMES,
     LINEAR_ROLES,
@@ -228,14 +229,24 @@ def _states(circuit: Circuit) -> Problems:
             yield f"the state {state.id} has the unknown kind {state.kind!r}"
         if state.lifetime not in LIFETIMES:
             yield f"the state {state.id} has the unknown lifetime {state.lifetime!r}"
-        if not state.format.startswith("{"):
+        if state.format.startswith("{"):
+            if state.format not in KEYED_FORMATS:
+                keys = " or ".join(sorted(KEYED_FORMATS))
+                yield (
+                    f"the state {state.id} has the format {state.format!r}, which no serve flag "
+                    f"states; write {keys}, or a dtype"
+                )
+        else:
             try:
                 element_bytes(state.format)
             except ConfigError as problem:
                 yield f"the state {state.id}: {problem}"
         if (state.kind == "recurrent") != (state.verify in VERIFY_KINDS):
             kinds = " or ".join(sorted(VERIFY_KINDS))
-            yield f"the state {state.id} ({state.kind}): recurrent states, and only they, {kinds}"
+            yield (
+                f"the state {state.id} ({state.kind}) has verify = {state.verify!r}; recurrent "
+                f"states have {kinds}, and the others none"
+            )
         if state.copies is not None and state.copies not in circuit.states:
             yield f"the state {state.id} copies {state.copies}, which is not declared"
 

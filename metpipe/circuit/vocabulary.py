@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "BUFFERS",
+    "KEYED_FORMATS",
     "LAYER_KINDS",
     "LIFETIMES",
     "LINEAR_ROLES",
@@ -131,6 +132,8 @@ READS_INTEGERS = frozenset(
 """Ops that may read an i32 edge: ids of experts or of selected rows."""
 
 LIFETIMES = frozenset({"model", "sequence", "step", "verify", "snapshot"})
+KEYED_FORMATS = frozenset({"{kv_cache_dtype}", "{ssm_h_storage}"})
+"""Formats of a state that a serve flag states."""
 VERIFY_KINDS = frozenset({"h_steps", "conv_steps"})
 
 

@@ -16,6 +16,7 @@ from metpipe.config.modes import settled
 from metpipe.config.rules import problems
 from metpipe.config.run import Run
 from metpipe.errors import ConfigError
+from metpipe.wording import sentence
 
 __all__ = ["Provenance", "nearest_key", "validate", "with_source"]
 
@@ -105,7 +106,7 @@ def _explain(error: ValidationError, plain: Mapping[str, Any], provenance: Prove
 
 def _lines(item: ErrorDetails, plain: Mapping[str, Any], provenance: Provenance) -> Iterator[str]:
     key = ".".join(_typed(item["loc"], plain)) or "(the whole config)"
-    yield f"{key}: {_sentence(item)}"
+    yield f"{key}: {sentence(item)}"
     yield f"    set by {provenance.source(key)}"
     if item["type"] == "extra_forbidden" and (near := nearest_key(key)):
         yield f"    did you mean {near}?"
@@ -121,40 +122,6 @@ def _typed(loc: Iterable[int | str], plain: object) -> Iterator[str]:
             plain = plain.get(part)
         elif isinstance(plain, list | tuple) and isinstance(part, int):
             plain = plain[part]
-
-
-def _sentence(item: ErrorDetails) -> str:
-    kind, bounds = item["type"], item.get("ctx", {})
-    got = "" if isinstance(item["input"], dict) else f", got {item['input']!r}"
-    match kind:
-        case "extra_forbidden":
-            return f"there is no such key{got}"
-        case "missing":
-            return "is missing"
-        case "greater_than_equal":
-            return f"must be at least {bounds['ge']:g}{got}"
-        case "greater_than":
-            return f"must be above {bounds['gt']:g}{got}"
-        case "less_than_equal":
-            return f"must be at most {bounds['le']:g}{got}"
-        case "int_type" | "int_parsing" | "int_from_float":
-            return f"must be a whole number{got}"
-        case "float_type" | "float_parsing":
-            return f"must be a number{got}"
-        case "bool_type" | "bool_parsing":
-            return f"must be true or false{got}"
-        case "string_type":
-            return f"must be text; quote a name that looks like a number{got}"
-        case "literal_error":
-            return f"must be one of {bounds['expected']}{got}"
-        case "tuple_type":
-            return f"must be a list{got}"
-        case "model_type" | "dict_type":
-            return f"must be a table{got}"
-        case "value_error":
-            return f"{bounds['error']}{got}"
-        case _:
-            return f"{item['msg']}{got}"
 
 
 def nearest_key(key: str) -> str | None:

@@ -34,6 +34,8 @@ ACCOUNTINGS: Mapping[str, Accounting] = {
 CONTEXT = DriverFloor(475 * 2**20, "a probe of gb10: context 250, modules 94, local memory 131 MiB")
 """Where the range of a device begins on whose class nobody saw less."""
 
+OF_THE_MODEL = frozenset({"weights", "outside", "copies"})
+"""Terms that no load moves."""
 ADDRESSES = 2**63
 """An engine's sizes are signed."""
 
@@ -124,12 +126,23 @@ def _budget(point: Point) -> int:
 def _span(terms: tuple[Term, ...]) -> tuple[int, int]:
     low, high = sum(term.low for term in terms), sum(term.high for term in terms)
     if high >= ADDRESSES:
-        largest = max(terms, key=lambda term: term.high)
-        raise ConfigError(
-            f"memory: the plan takes {high} bytes ({largest.id} {largest.high}), more than any "
-            "memory has addresses for; lower workload.concurrency, workload.isl or the slots"
-        )
+        raise ConfigError(_beyond_addresses(terms, high))
     return low, high
+
+
+def _beyond_addresses(terms: tuple[Term, ...], high: int) -> str:
+    """What is too large: the model by itself, or the load."""
+    own = sum(term.high for term in terms if term.id in OF_THE_MODEL)
+    if own >= ADDRESSES:
+        return (
+            f"model: its weights and their copies take {own} bytes, more than any memory has "
+            "addresses for; correct the sizes in its config"
+        )
+    largest = max(terms, key=lambda term: term.high)
+    return (
+        f"workload: the plan takes {high} bytes ({largest.id} {largest.high}), more than any "
+        "memory has addresses for; lower workload.concurrency, workload.isl or the slots"
+    )
 
 
 def driver_term(point: Point, budget: int) -> Term:

@@ -21,12 +21,13 @@ __all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_se
 class Workspace:
     """A scratch buffer: as many bytes as the largest of its expressions, divisions rounded up.
 
-    `in_arena` says that an engine with a legacy arena has it in there.
+    `in_arena` says that an engine with a legacy arena has it in there; `source` is the file.
     """
 
     name: str
     expressions: tuple[str, ...]
     in_arena: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def _family(row: _Family, source: str) -> Family:
         for expression in workspace.bytes:
             parse_expr(expression, f"{source}: {row.name}.{workspace.name}")
     workspaces = tuple(
-        Workspace(entry.name, tuple(entry.bytes), entry.arena) for entry in row.workspace
+        Workspace(entry.name, tuple(entry.bytes), entry.arena, source) for entry in row.workspace
     )
     return Family(row.name, frozenset(row.kernels), workspaces)
 

@@ -97,7 +97,8 @@ class PlanSizes:
 
 
 def _largest(use: _Use, known: Mapping[str, int]) -> int:
-    where = f"workspace {use.family}.{use.workspace.name}"
+    source = f"{use.workspace.source}, " if use.workspace.source else ""
+    where = f"{source}workspace {use.family}.{use.workspace.name}"
     expressions = [parse_expr(text, where) for text in use.workspace.expressions]
     return max(
         expression.value(known if width is None else {**known, "k": width}, where, round_up=True)

@@ -135,6 +135,10 @@ def _refuse_counts(point: Point) -> None:
         "workload.osl": point.workload.osl,
         "workload.concurrency": point.workload.concurrency,
     }
+    if point.met is not None:
+        what_ifs = point.met.what_ifs
+        asked = {"tree_nodes": what_ifs.tree_nodes, "capture_rows": what_ifs.capture_rows}
+        counts |= {name: count for name, count in asked.items() if count}
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"{name}: must be at least 1, got {count}")

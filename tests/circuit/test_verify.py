@@ -100,6 +100,7 @@ BROKEN: list[tuple[str, Break, str]] = [
     ("states are declared whole", lambda c: state(c, "h", kind="ring"), "unknown kind 'ring'"),
     ("states are declared whole", lambda c: state(c, "h", lifetime="day"), "lifetime 'day'"),
     ("states are declared whole", lambda c: state(c, "h", format="fp4"), "stored as 'fp4'"),
+    ("states are declared whole", lambda c: state(c, "h", format="{dtype}"), "no serve flag"),
     ("states are declared whole", lambda c: state(c, "h", verify=None), "recurrent states"),
     ("states are declared whole", lambda c: state(c, "kv", verify="h_steps"), "recurrent states"),
     ("states are declared whole", lambda c: state(c, "kv", copies="l0.h"), "copies l0.h"),
