@@ -219,7 +219,7 @@ def test_a_checkpoint_laid_over_a_choice_replaces_its_facts_and_its_name(tmp_pat
         (["variants.circuit.rules=7"], "must be reference, all, a list of rule ids, or {without:"),
         (["variants.circuit.rules={without: 3}"], "a list of rule ids, or {without: [ids]}"),
         (["variants.circuit.forward=legacy"], "is written by hand and takes no rules"),
-        (["oracle=vllm"], "oracle: must be one of 'transformers', got 'vllm'"),
+        (["oracle=vllm"], "oracle: must be 'transformers', got 'vllm'"),
         (["memory.accounting=vllm"], "memory.accounting: must be one of 'metpipe' or 'met', got"),
         (["memory.met_version=1"], "memory.met_version: is read with memory.accounting=met only"),
         (["slots=many"], "slots: must be a whole number (at least 1) or auto, got 'many'"),

@@ -32,6 +32,7 @@ from metpipe.circuit.ir import BlockInstance, BoundTensor, Circuit, Edge, Node, 
 from metpipe.circuit.layout import Layout, Place, layout, live_ranges
 from metpipe.circuit.load import (
     circuit_from_config,
+    class_sizes_of,
     read_library,
     read_rules,
     resolve_from_config,
@@ -98,6 +99,7 @@ __all__ = [
     "UnknownRule",
     "ZeroRows",
     "circuit_from_config",
+    "class_sizes_of",
     "edge_rows",
     "element_bytes",
     "fuse",

@@ -14,11 +14,11 @@ from metpipe.circuit.config_map import (
     ParamGroup,
     SizeCheck,
 )
-from metpipe.circuit.config_sizes import is_positive, layer_kinds, read_dims
+from metpipe.circuit.config_sizes import is_positive, layer_kinds, read_dims, sizes_of_class
 from metpipe.circuit.errors import RefusedConfig
 from metpipe.circuit.template import Shape
 
-__all__ = ["resolve_shape"]
+__all__ = ["class_sizes", "resolve_shape"]
 
 
 def resolve_shape(config: Mapping[str, object], found: ConfigMap, source: str) -> Shape:
@@ -39,6 +39,16 @@ def resolve_shape(config: Mapping[str, object], found: ConfigMap, source: str) -
     for check in found.checks:
         reader.check(check, dims)
     return Shape(kinds, dims, params)
+
+
+def class_sizes(config: Mapping[str, object], found: ConfigMap, source: str) -> dict[str, int]:
+    """Sizes that a config understood leaves to its class: key -> size."""
+    if found.nest is not None:
+        config, source = _nested(config, found, source)
+    reader = _Reader(config, found, source)
+    kinds = layer_kinds(config, found.layers, reader.fail)
+    elsewhere = sizes_elsewhere(config, found.dims.values(), kinds, reader.fail)
+    return sizes_of_class({**config, **elsewhere}, found.dims.values())
 
 
 def _nested(

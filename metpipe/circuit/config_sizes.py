@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from metpipe.circuit.config_map import DimRule, IntervalRule, LayerRule, LayerSource
 
-__all__ = ["is_positive", "layer_kinds", "read_dims"]
+__all__ = ["is_positive", "layer_kinds", "read_dims", "sizes_of_class"]
 
 Config = Mapping[str, object]
 Fail = Callable[[str], Exception]
@@ -90,6 +90,21 @@ def read_dims(
     for rule in rules.values():
         dims[rule.name] = _dim(config, rule, dims, stated, fail)
     return dims
+
+
+def sizes_of_class(config: Config, rules: Iterable[DimRule]) -> dict[str, int]:
+    """Key -> the size that the model's class gives where the config has no such key.
+
+    Switches, and sizes that are then 0 or follow another one, are none of these.
+    """
+    return {
+        rule.key: rule.default
+        for rule in rules
+        if rule.key is not None
+        and rule.key not in config
+        and rule.default
+        and not (rule.is_switch or rule.is_presence or rule.share)
+    }
 
 
 def _dim(config: Config, rule: DimRule, dims: Mapping[str, int], stated: Stated, fail: Fail) -> int:

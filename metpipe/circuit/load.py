@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from metpipe.circuit.config_reader import class_sizes
 from metpipe.circuit.fusions_toml import parse_fusions
 from metpipe.circuit.ir import Circuit
 from metpipe.circuit.resolve import Library, Resolved, resolve_checkpoint
 from metpipe.circuit.rules import RuleSet
 from metpipe.errors import ConfigError
 
-__all__ = ["circuit_from_config", "read_library", "read_rules", "resolve_from_config"]
+__all__ = [
+    "circuit_from_config",
+    "class_sizes_of",
+    "read_library",
+    "read_rules",
+    "resolve_from_config",
+]
 
 Texts = tuple[tuple[str, str], ...]
 """(name, content) of files"""
@@ -49,6 +56,17 @@ def circuit_from_config(
 ) -> Circuit:
     """The circuit of a config, with the architectures read from `kernels`."""
     return resolve_from_config(config, kernels, source).circuit
+
+
+def class_sizes_of(
+    config: Mapping[str, object], kernels: Path, source: str = "config.json"
+) -> dict[str, int]:
+    """Sizes that a config leaves to its model's class: key -> size.
+
+    Raises:
+        RefusedConfig: it is not understood.
+    """
+    return class_sizes(config, read_library(kernels).map_for(config, source), source)
 
 
 def read_rules(kernel_set: Path) -> RuleSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from metpipe.circuit import class_sizes_of
 from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.memory.attribution import node_shares
 from metpipe.memory.evaluate import evaluate
@@ -17,6 +18,7 @@ from metpipe.memory.ranks import rank_point
 from metpipe.memory.record import to_record
 from metpipe.pipeline import StageContext
 from metpipe.report.memory_section import memory_section
+from metpipe.resources import kernels_dir
 from metpipe.stages.devices import planned_for
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.met_plan import met_point
@@ -59,6 +61,10 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
 def _notes(live: Live) -> Iterator[str]:
     if (note := live.run.model.note) is not None:
         yield note
+    checkpoint = live.checkpoint()
+    if left := class_sizes_of(checkpoint.config, kernels_dir(), checkpoint.source):
+        listed = ", ".join(f"{key}={size}" for key, size in left.items())
+        yield f"the config does not state {listed}: the sizes of the model's class"
     arch = live.circuit().arch
     if arch not in LEGACY_FAMILIES and live.run.memory.accounting == "metpipe":
         yield (

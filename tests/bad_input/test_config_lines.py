@@ -37,6 +37,12 @@ from tests.bad_input.lines import DIFF, MEMORY, has
         ("resume=none", ["resume: there is no folder 'none'", "'resume=none'"]),
         ("rerun=none", ["rerun=none: there is no none/.hydra/overrides.yaml", "give the folder"]),
         ("rerun=", ["rerun=: must be a path"]),
+        *(
+            (f"{group}=", [f"{group}=: there is no choice behind the =; write one, or leave"])
+            for group in ("model", "hardware", "serve", "variant", "pipeline", "diff")
+        ),
+        ("recipe=.", ["recipe=.: is a folder; give the .toml or .yaml file in it"]),
+        ("batch=abc", ["batch: must be a whole number or a list of them, got 'abc'"]),
         ("recipe=none.toml", ["recipe=none.toml: there is no such file", "looked in"]),
         ("--cfg=foo", ["invalid choice: 'foo'", "--hydra-help"]),
         ("hydra.run.dir=/dev/null/x", ["/dev/null/x: can't be used", "hydra.run.dir=FOLDER"]),
@@ -65,7 +71,8 @@ def test_a_wrong_line(refused, line, parts):
             ["serve.rank=1 is not executed: run the diff on the head", "'serve.rank=1'"],
         ),
         (["prompts=100000000"], ["serve.max_seq_len=4096: prompt 99 has", "or lower steps"]),
-        (["hardware.id=h200"], ["no device 'h200'", "h200-sxm", "'hardware.id=h200'"]),
+        (["hardware.id=h200"], ["near names: h200-sxm. Choose", "'hardware.id=h200'"]),
+        (["hardware.id=nonsense"], ["no device 'nonsense'", "; its devices: a100-40, a100-80,"]),
         (["+hardware.foo=1"], ["hardware.foo: not a fact of a device", "'+hardware.foo=1'"]),
         (["workload.isl=5000"], ["above serve.max_seq_len=4096", "'workload.isl=5000'"]),
         (["slots=1", "workload.concurrency=2"], ["more than the 1 slot;", "lower it"]),

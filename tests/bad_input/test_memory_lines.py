@@ -6,6 +6,7 @@ A line each, in both accountings where both can be asked.
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def quantised(weights: str) -> str:
         ("serve.gpu_memory_utilization=0", ["must be above 0, got 0"]),
         ("serve.block_size=0", ["serve.block_size: must be at least 1"]),
         ("serve.kv_cache_dtype=turbo", ["must be one of", "'turbo'"]),
-        ("serve.kv_cache_dtype=nvfp4", ["serve.kv_cache_dtype=nvfp4", "no state can be stored"]),
+        ("serve.kv_cache_dtype=nvfp4", ["one of 'bf16', 'f16', 'f32' or 'fp8', got 'nvfp4'"]),
         ("serve.kv_cache_dtype=null", ["serve.kv_cache_dtype: must be one of", "None"]),
         ("serve.ssm_h_dtype=null", ["serve.ssm_h_dtype: must be one of", "None"]),
         ("workload.concurrency=0", ["workload.concurrency: must be at least 1"]),
@@ -50,7 +51,13 @@ def quantised(weights: str) -> str:
         ("grid.isl=9..1", ["grid.isl: must rise from FIRST to LAST"]),
         ("grid.isl=[0]", ["grid.isl.0: must be at least 1"]),
         ("grid.concurrency=9..20", ["grid: none of its 12 loads"]),
-        ("grid.isl=1..2000000", ["grid: has 2000000 loads, above 1000000"]),
+        ("grid.isl=1..2000000", ["grid.isl: has 2,000,000 numbers, above 1,000,000; give it a"]),
+        ("grid.isl=1..100000000000", ["grid.isl: has 100,000,000,000 numbers", "larger STEP"]),
+        ("serve.num_drafts=2", ["is read with serve.speculative=true, or with a list of Ks"]),
+        ("serve.num_drafts=8", ["serve.num_drafts: must be at most 7, got 8"]),
+        ("serve.mtp_max_seqs=2", ["with verify_batch, or with serve.speculative=true and memory."]),
+        ("serve.mtp_max_seqs=129", ["serve.mtp_max_seqs: must be at most 128, got 129"]),
+        ("serve.dflash_gamma=4", ["is read with serve.dflash=true; add that, or leave it out"]),
         ("slots=9999999999", ["slots=9999999999: more than 2147483647"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -66,12 +73,22 @@ def test_more_bytes_than_there_are_addresses(refused, asked):
     sizes = [f"serve.max_seq_len={most}", f"slots={most}", f"workload.concurrency={most}"]
     message = refused(*asked, *HYBRID, *sizes, f"workload.isl={most - 256}")
     has(message, "more than any memory has addresses for", "lower workload.concurrency")
+    has(message, f"set by the override 'workload.isl={most - 256}'")
+
+
+def test_a_grid_too_large_is_refused_before_it_is_made(refused):
+    """Under a limit that a range of a billion numbers would not stay below."""
+    tracemalloc.start()
+    try:
+        has(refused(*MEMORY, "grid.isl=1..1000000000"), "has 1,000,000,000 numbers")
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
     ("lines", "parts"),
     [
-        (["serve.mtp_max_seqs=129"], ["serve.mtp_max_seqs=129: must lie in 1..128"]),
         (["serve.mtp_max_seqs=0"], ["serve.mtp_max_seqs: must be at least 1"]),
         (["serve.num_drafts=-1"], ["serve.num_drafts: must be at least 1"]),
         (["serve.dflash=true"], ["serve.dflash=true: needs serve.dflash_gamma"]),
@@ -84,6 +101,9 @@ def test_more_bytes_than_there_are_addresses(refused, asked):
         (["hardware=mi300x"], ["has no kernels for the class cdna3", "or B300"]),
         (["hardware=auto"], ["met's engine runs on GPUs", "such as gb10"]),
         (["model=qwen3_8b", "serve.lm_head_dtype=fp8"], ["the checkpoint's head is bf16"]),
+        (["model=qwen3_8b", "serve.speculative=true"], ["has no draft head; leave it false"]),
+        ([f"capture_rows={10**21}"], [f"capture_rows={10**21}: more than 2147483647"]),
+        ([f"tree_nodes={10**21}"], [f"tree_nodes={10**21}: more than 2147483647"]),
     ],
     ids=lambda value: value[0] if "=" in value[0] else "",
 )
@@ -110,6 +130,18 @@ def test_what_mets_engine_does_not_serve(refused, lines, parts):
         ),
         (["model.checkpoint=org/name"], ["there is no file or folder 'org/name'"]),
         (["~model.config.vocab_size"], ["the key 'vocab_size' is missing", "as vocab"]),
+        (
+            ["model=tiny_hybrid", "~model.config.num_experts"],
+            ["the key 'num_experts' is missing; the circuit needs it as experts"],
+        ),
+        (
+            ["model=tiny_dense", f"model.config.hidden_size={10**15}"],
+            ["model: its weights and their copies take 3868", "correct the sizes in its config"],
+        ),
+        (
+            ["serve.speculative=true", "serve.num_drafts=2", "serve.mtp_max_seqs=9"],
+            ["serve.mtp_max_seqs: is read with", "metpipe accounting verifies every sequence"],
+        ),
         (
             ["model=qwen3_8b", quantised("num_bits: 8, type: int, strategy: channel")],
             ["model.config", "int"],
@@ -149,6 +181,7 @@ def test_what_cannot_be_planned(refused, lines, parts):
         (('"Qwen/Qwen3.6-35B-A3B-FP8"', '"a/b"'), ["no model choice is named 'b'"]),
         (('hardware = "gb10"', 'hardware = "gb11"'), ["hardware=gb11"]),
         (("ssm_pool =", "ssm_poool ="), ["ssm_poool: not known here"]),
+        (("\nkv_blocks =", "\nkv_blocks = 'many' #"), ["kv_blocks: must be a whole number, got"]),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str | tuple) else "",
 )
@@ -182,21 +215,35 @@ def shipped(tmp_path, monkeypatch):
 
 
 DEVICES, COPIES = "DEVICES.toml", "circuits/COPIES.toml"
+BLOCK = "circuits/blocks/gated_delta_net.toml"
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "parts"),
     [
-        (DEVICES, "util_ceiling = 0.85", "", ["util_ceiling: is missing"]),
-        (DEVICES, "util_ceiling = 0.85", "util_ceiling = 1.5", ["util_ceiling"]),
+        (DEVICES, "util_ceiling = 0.85", "", ["class 'gb10', memory.util_ceiling: is missing"]),
+        (
+            DEVICES,
+            "util_ceiling = 0.85",
+            "util_ceiling = 1.5",
+            ["class 'gb10', memory.util_ceiling: must be at most 1, got 1.5"],
+        ),
         (
             DEVICES,
             "util_ceiling = 0.85",
             "util_ceiling = 0.85\nslab = 1",
             ["slab: there is no such key"],
         ),
-        (DEVICES, "per_mille = 21", "per_mille = 1001", ["driver_budget_per_mille"]),
-        (COPIES, "schema = 1", "schema = 2", ["schema"]),
+        (
+            DEVICES,
+            "per_mille = 21",
+            "per_mille = 1001",
+            ["memory.driver_budget_per_mille: must be at most 1000, got 1001"],
+        ),
+        (COPIES, "schema = 1", "schema = 2", ["schema: must be 1, got 2"]),
+        (COPIES, "count = 1", "count = 0", ["copy 'dense-fp8-to-nvfp4', count: must be above 0"]),
+        (BLOCK, 'verify = "h_steps"\n', "", ["qwen3_5.toml: ", "l0.gdn.h", "has verify = None"]),
+        (BLOCK, "{ssm_h_storage}", "{dtype}", ["qwen3_5.toml: ", "'{dtype}', which no serve flag"]),
         (COPIES, 'law = "', 'law = "x', ["is no law"]),
         (COPIES, 'section = "main"', 'section = "middle"', ["section"]),
         (COPIES, "linear:q", "linear:qq", ["names no role of a linear"]),
@@ -206,4 +253,11 @@ DEVICES, COPIES = "DEVICES.toml", "circuits/COPIES.toml"
 )
 def test_a_shipped_file_that_breaks(refused, shipped, name, old, new, parts):
     shipped(name, old, new)
-    has(refused(*MET, *HYBRID), name.rpartition("/")[2], *parts)
+    named = parts[0].partition(":")[0] if name == BLOCK else name.rpartition("/")[2]
+    has(refused(*MET, *HYBRID), named, *parts)
+
+
+def test_a_workspace_of_an_unknown_size_names_its_file(refused, shipped):
+    shipped("hopper/FAMILIES.toml", "*q_heads", "*q_haeds")
+    message = refused(*MEMORY, "hardware=h100_sxm", "model=qwen3_8b")
+    has(message, "/hopper/FAMILIES.toml, workspace attention.", "names the dimension 'q_haeds'")

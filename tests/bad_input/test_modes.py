@@ -127,7 +127,7 @@ from tests.bad_input.lines import has
             ["prefill_chunk=[4,16]", "prefill=[4,9]"],
             ["prefill_chunk: 16 splits nothing", "has 9 tokens"],
         ),
-        (["prefill_chunk=1", "prefill=1"], ["1 splits nothing", "prefill has 1 token\n"]),
+        (["prefill_chunk=1", "prefill=1"], ["1 splits nothing", "prefill has 1 token; leave 1 out, or"]),
         (
             ["prefill_chunk=65", "prefill=100", "serve.max_prefill_tokens=64"],
             ["a chunk of 65 would run in narrower passes: serve.max_prefill_tokens=64; raise it"],
@@ -151,12 +151,82 @@ from tests.bad_input.lines import has
             ["batch: width 8192 and the weights need 23", "are free on this", "sequences would"],
         ),
         (["ragged=false", "batch=3"], ["ragged: needs verify_batch beside it"]),
+        (
+            ["verify_batch=abc", "verify_batch_ks=2"],
+            ["verify_batch: must be a whole number or a list of them, got 'abc'"],
+        ),
+        (["batch=null", "diff=batch"], ["batch: is what the mode batch runs over; give at"]),
+        (["batch=null", "diff=all"], ["batch: is what the mode batch runs over; give at"]),
+        (["verify=null", "diff=all"], ["verify: is what the mode verify runs over; give at"]),
+        (["prefill=null", "diff=all"], ["prefill: is what the mode prefill runs over; give at"]),
+        (
+            ["verify_batch=null", "diff=all"],
+            ["verify_batch: is what the mode verify_batch runs over; give at"],
+        ),
+        (
+            ["verify_batch_ks=null", "diff=all"],
+            ["verify_batch_ks: is what the mode verify_batch runs over; give at"],
+        ),
+        (
+            ["batch=null", "prefill=null", "diff=all"],
+            ["batch: is what the mode batch runs over, and null like prefill; give each"],
+        ),
+        (
+            ["serve.mtp_max_seqs=2", "verify_batch=5", "verify_batch_ks=2"],
+            ["lets 2 sequences verify at once, but verify_batch asks for 5; raise it, lower"],
+        ),
+        (
+            ["serve.mtp_max_seqs=129", "verify_batch=5", "verify_batch_ks=2"],
+            ["serve.mtp_max_seqs: must be at most 128, got 129"],
+        ),
+        (
+            ["serve.num_drafts=8", "verify=2"],
+            ["serve.num_drafts: must be at most 7, got 8"],
+        ),
+        (["serve.num_drafts=2", "batch=2"], ["is read with serve.speculative=true, or with a"]),
+        (["serve.mtp_max_seqs=9", "verify=2"], ["is read with verify_batch, or with"]),
+        (["serve.dflash_gamma=4", "verify=2"], ["is read with serve.dflash=true; add that"]),
     ],
     ids=lambda value: " ".join(value) if "=" in value[0] else "",
 )  # fmt: skip
 def test_a_mode_s_keys_that_do_not_go_together(refused, lines, parts):
     message = refused("pipeline=diff", "prompts=1", *lines)
     has(message, *parts, f"set by the override '{lines[0]}'")
+
+
+def test_all_without_the_choice_that_fills_its_lists(refused):
+    """Of a run with no list at all, every mode that needs one would be left out without a word."""
+    message = refused("diff.mode=all", "model=tiny_dense")
+    has(message, "batch: is what the mode batch runs over, and null like verify, verify_batch,")
+    has(message, "prefill, verify_batch_ks; give each at least one number, or choose diff=all")
+
+
+@pytest.mark.parametrize(
+    ("lines", "source"),
+    [
+        (["diff=all", "prefill=8"], "conf/diff/all.yaml (the override 'diff=all')"),
+        (["diff=prefill", "prefill=8"], "conf/diff/prefill.yaml (the override 'diff=prefill')"),
+        (["diff=verify", "serve.num_drafts=1"], "conf/diff/verify.yaml (the override"),
+    ],
+)
+def test_a_list_that_a_choice_set_is_said_to_be_the_choice_s(refused, lines, source):
+    has(refused("pipeline=diff", *lines), f"set by {source}")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["diff=verify", "verify=null"],
+        ["diff=verify_batch", "verify_batch=null"],
+        ["diff=batch", "batch=null", "fragment_slots=true"],
+        ["diff=prefill", "prefill=null"],
+        ["pipeline=memory", "mtp=true"],
+        ["prefill=17", "prefill_chunk=99999"],
+    ],
+    ids=" ".join,
+)
+def test_what_follows_from_another_problem_is_not_told_as_well(refused, lines):
+    refused(*lines, lines=2)
 
 
 @pytest.mark.parametrize("line", ["batch=2", "prompts=3", "state_check=step", "max_width=4"])

@@ -50,6 +50,14 @@ def test_a_bad_recipe(refused, name, text, more, parts):
     has(refused(f"recipe={name}", *more), *parts)
 
 
+def test_two_recipes_for_two_models(refused):
+    Path("one.toml").write_text("[choose]\nmodel='tiny_llama'")
+    Path("two.toml").write_text("[choose]\nmodel='smollm2'")
+    message = refused("recipe=one.toml", "recipe=two.toml", lines=1)
+    has(message, "recipe=two.toml: is for model=smollm2, and recipe=one.toml is for")
+    has(message, "model=tiny_llama; give one of them")
+
+
 @pytest.fixture
 def earlier(capsys) -> Path:
     """A run's folder, of a run of a second."""
@@ -86,6 +94,8 @@ def test_a_wrong_job_of_a_sweep_stops_no_other(capsys):
     jobs: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
     assert [job["status"] for job in jobs] == ["PASS", "USAGE", "PASS"]
     assert "above serve.max_seq_len" in jobs[1]["error"]
+    written = {path.parent.name for path in Path("sweeps").rglob("report.txt")}
+    assert written == {"0", "2"}, "a refused job leaves no empty report"
     capsys.readouterr()
 
 

@@ -100,7 +100,8 @@ def test_what_the_circuit_does_not_express_is_refused(key: str, value: object, w
 
 
 def test_absent_keys_take_the_defaults_of_the_class() -> None:
-    found = understood({"model_type": "minimax_m2", "num_hidden_layers": 62})
+    config = {"model_type": "minimax_m2", "num_hidden_layers": 62, "num_local_experts": 256}
+    found = understood(config)
     sizes = {
         "hidden": 3072, "vocab": 200064, "q_heads": 48, "kv_heads": 8, "head_dim": 128,
         "rotary_dim": 128, "experts": 256, "top_k": 8, "moe_inter": 1536, "tie": 0, "layers": 62,

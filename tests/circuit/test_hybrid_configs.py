@@ -41,7 +41,7 @@ def test_absent_keys_take_the_defaults_of_the_class(name: str) -> None:
         "linear_num_value_heads": 32, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
     }  # fmt: skip
     moe = {
-        "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512,
     }  # fmt: skip
     stated = {**sizes, **(moe if "moe" in name else {})}

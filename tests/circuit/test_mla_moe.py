@@ -89,7 +89,7 @@ def test_what_the_circuit_does_not_express_is_refused(key: str, value: object, w
 def test_the_defaults_of_the_class_have_119_billion_parameters() -> None:
     config = {
         "model_type": "mistral4", "num_hidden_layers": 36, "q_lora_rank": 1024,
-        "rope_parameters": YARN,
+        "n_routed_experts": 128, "rope_parameters": YARN,
     }  # fmt: skip
     made = circuit_of(config)
     shapes = [shape for node in made.nodes for _, shape in node_weight_shapes(made, node)]

@@ -30,6 +30,20 @@ def test_every_tensor_of_the_checkpoint_is_bound_once_with_its_shape(name: str) 
     assert {tensor for tensor, count in counts.items() if count > 1} == twice
 
 
+EXPERTS = ("n_routed_experts", "num_local_experts")
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if circuit_of(TINY[name]).dims.get("experts")])
+def test_how_many_experts_there_are_is_never_guessed(name: str) -> None:
+    config = TINY[name].get("text_config", TINY[name])
+    stated = next((key for key in EXPERTS if key in config), None)
+    if stated is None:  # Gemma 4: without the key there are none
+        assert circuit_of(changed(name, num_experts=..., enable_moe_block=False)).dims["experts"] == 0
+        return
+    with pytest.raises(RefusedConfig, match=f"the key '{stated}' is missing; the circuit needs it"):
+        circuit_of(changed(name, **{stated: ...}))
+
+
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize(
     ("mode", "rows"), [("decode", 1), ("multi_seq", 5), ("prefill", 33), ("draft", 2)]

@@ -52,13 +52,12 @@ OUTER: Defaults = MappingProxyType({"tie_word_embeddings": False})
 
 EXPERTS: Defaults = MappingProxyType(
     {
-        "num_experts": 256,
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512,
     }
 )
-"""Qwen3_5MoeTextConfig."""
+"""Qwen3_5MoeTextConfig. How many experts there are is not guessed: the key must be there."""
 
 ROPE: Defaults = MappingProxyType({"rope_theta": 10000.0, "partial_rotary_factor": 0.25})
 """rope_parameters of all these classes; the share that is turned is of the hybrids alone."""
