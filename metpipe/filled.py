@@ -1,4 +1,4 @@
-"""Which keys a group's choice sets outside the group's own table: a diff's choice sets its lists."""
+"""Which keys a group's choice sets outside the group's own table, as a diff's sets its lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GLOBAL = "# @package _global_"
 
 def filled_keys(choices: Mapping[str, str], folders: Sequence[Path]) -> dict[str, str]:
     """Key -> the group whose choice sets it; `folders` hold the groups, the first wins."""
-    found = {}
+    found: dict[str, str] = {}
     for group, choice in choices.items():
         path = next((p for f in folders if (p := f / group / f"{choice}.yaml").is_file()), None)
         if path is not None:

@@ -117,9 +117,7 @@ class Task:
         ]
         sources = HydraConfig.get().runtime.config_sources
         folders = [Path(source.path) for source in sources if source.schema == "file"]
-        return Provenance(
-            tuple(lines), groups, self.typed.origins, filled_keys(groups, folders)
-        )
+        return Provenance(tuple(lines), groups, self.typed.origins, filled_keys(groups, folders))
 
 
 def _drop_empty(log: Path) -> None:

@@ -39,7 +39,9 @@ def _one_list(run: Run) -> Iterator[Problem]:
 def _mode_has_its_list(run: Run) -> Iterator[Problem]:
     """A mode without its list has no case, and a run that leaves it out would still pass."""
     mode = run.diff.mode
-    wanted = dict(LISTS) if mode == "all" else {mode: mode} if mode in MODE_OF_LIST else {}
+    wanted: dict[str, str] = dict(LISTS) if mode == "all" else {}
+    if mode in MODE_OF_LIST:
+        wanted[mode] = mode
     missing = [key for key in wanted if getattr(run, key) is None]
     if len(missing) == 1:
         (key,) = missing

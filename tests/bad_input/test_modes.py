@@ -127,7 +127,7 @@ from tests.bad_input.lines import has
             ["prefill_chunk=[4,16]", "prefill=[4,9]"],
             ["prefill_chunk: 16 splits nothing", "has 9 tokens"],
         ),
-        (["prefill_chunk=1", "prefill=1"], ["1 splits nothing", "prefill has 1 token; leave 1 out, or"]),
+        (["prefill_chunk=1", "prefill=1"], ["1 splits nothing", "has 1 token; leave 1 out, or"]),
         (
             ["prefill_chunk=65", "prefill=100", "serve.max_prefill_tokens=64"],
             ["a chunk of 65 would run in narrower passes: serve.max_prefill_tokens=64; raise it"],

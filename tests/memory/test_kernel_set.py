@@ -81,7 +81,8 @@ why = "one partial a head"
 
 def test_families_are_read():
     (family,) = parse_families(FAMILIES, "F.toml")
-    assert family.workspaces == (Workspace("partials", ("n*q_heads*4", "threads*64")),)
+    sizes = ("n*q_heads*4", "threads*64")
+    assert family.workspaces == (Workspace("partials", sizes, source="F.toml"),)
 
 
 @pytest.mark.parametrize(
