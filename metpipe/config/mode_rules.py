@@ -122,7 +122,7 @@ def _companions(run: Run) -> Iterator[Problem]:
     }
     for key, others in needs.items():
         given = any(getattr(run, other) is not None for other in others)
-        given = given or (key, run.diff.mode) == ("mtp", "swap")
+        given = given or (key == "mtp" and run.diff.mode in ("swap", "invariance"))
         asked = getattr(run, key) or (key == "ragged" and run.ragged is False)
         if asked and not given and run.diff.mode != "all":
             yield Problem(key, f"needs {' or '.join(others)} beside it")

@@ -63,8 +63,8 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
     )
     return Evidence(
         cases=tuple(_cases(runs, live)),
-        repeats=(*_repeats(runs), *(restore(Control, table["repeat"]) for table in tables)),
-        controls=(*_controls(runs), *(restore(Control, table["control"]) for table in tables)),
+        repeats=(*_repeats(runs), *(r for t in tables for r in _of_table(t, "repeats"))),
+        controls=(*_controls(runs), *(r for t in tables for r in _of_table(t, "controls"))),
         self_test=run_self_test(
             vocab_size=live.circuit().dims["vocab"],
             hash_rows=live.model().hash_rows,
@@ -121,6 +121,10 @@ def _tables(records: Mapping[StageName, Record], live: Live) -> list[Record]:
 
 def _cells(table: Record) -> tuple[Cell, ...]:
     return restore(tuple[Cell, ...], table["cells"])
+
+
+def _of_table(table: Record, key: str) -> tuple[Control, ...]:
+    return restore(tuple[Control, ...], table[key])
 
 
 def _moved_in(table: Record) -> tuple[MovedBytes, ...]:

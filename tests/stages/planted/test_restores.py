@@ -99,13 +99,15 @@ def test_a_restore_of_nothing_on_both_sides_is_blind(tmp_path, monkeypatch):
     assert len(said.reasons) == 4  # of each record, under each
 
 
-def test_a_restore_that_loses_a_state_in_both_is_seen_by_the_table(tmp_path, monkeypatch):
-    def without_the_first_keys(model: Model, sequence: Any, record_B: torch.Tensor) -> None:
-        keys = model.states["l0.attn.k"]
-        kept = keys.clone()
-        spilling.restore(model, sequence, record_B)
-        keys.copy_(kept)
+def without_the_first_keys(model: Model, sequence: Any, record_B: torch.Tensor) -> None:
+    """All but the keys of the first layer."""
+    keys = model.states["l0.attn.k"]
+    kept = keys.clone()
+    spilling.restore(model, sequence, record_B)
+    keys.copy_(kept)
 
+
+def test_a_restore_that_loses_a_state_in_both_is_seen_by_the_table(tmp_path, monkeypatch):
     restored_by(monkeypatch, without_the_first_keys, everywhere=True)
     said = diff(tmp_path / "swap", "diff=swap")
     assert said.outcome == "PASS"  # the last byte, which the control changes, is a value's
@@ -114,7 +116,28 @@ def test_a_restore_that_loses_a_state_in_both_is_seen_by_the_table(tmp_path, mon
     assert said.reasons[0].startswith(
         "legacy, slot, one slot against another that it was spilled to: differs at step "
     )
-    assert {cell.axis for cell in said.evidence.cells if not cell} == {"slot"}
+    assert {cell.name for cell in said.evidence.cells if not cell} == {
+        "one slot against another that it was spilled to",
+        "65 tokens prefilled at once against 64 of them restored",
+    }
+
+
+def test_a_prefix_that_is_restored_without_its_keys_in_both_is_seen_by_the_table(
+    tmp_path, monkeypatch
+):
+    restored_by(monkeypatch, without_the_first_keys, everywhere=True)
+    said = diff(tmp_path / "prefill", "prefill=[256]")
+    assert said.case("prefill, 256 tokens restored, 37 computed")  # both forwards are wrong alike
+    said = diff(tmp_path / "table", "diff=invariance", "max_width=2")
+    assert said.outcome == "FAIL"
+    for variant in ("legacy", "circuit"):
+        (cell,) = [
+            cell
+            for cell in said.evidence.cells
+            if not cell and (cell.variant, cell.axis) == (variant, "prefill_chunks")
+        ]
+        assert cell.name == "65 tokens prefilled at once against 64 of them restored"
+        assert cell.step == -1
 
 
 def test_a_record_with_a_wrong_byte_is_found_in_the_record(tmp_path, monkeypatch):
