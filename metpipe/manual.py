@@ -47,6 +47,7 @@ prompt_lengths=[15,16,17] or prompt_lengths=64. `+variants.NAME.forward=circuit
 Also: recipe=FILE (.toml or .yaml) and rerun=DIR expand to arguments; resume=DIR takes the stage
 results of a run that was killed; sweep=DIR shows a sweep's report again. With -m,
 hydra/launcher=joblib, submitit_local, submitit_slurm or ray runs the jobs in other processes.
+--detail and --per-node are short for report.detail=true and report.per_node=true.
 --cfg job --resolve shows the composed config, --info defaults-tree where it comes from,
 --hydra-help Hydra's own options.
 Tab completion: eval "$(metpipe -sc install=bash)"

@@ -33,6 +33,13 @@ OTHER_ENGINES_FLAGS = {
 """Names of another engine's flags that recipes use -> the serve key; serve keys name themselves."""
 
 
+FLAGS: Mapping[str, str] = {
+    "--detail": "report.detail=true",
+    "--per-node": "report.per_node=true",
+}
+"""Options that are short for a key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expanded:
     """The command line as Hydra shall see it, and the run that it repeats, if it does."""
@@ -44,7 +51,7 @@ class Expanded:
 
 
 def expand(argv: Sequence[str]) -> Expanded:
-    """Replace each recipe= and rerun= in place, and put a boot's serve before its ledger.boot=.
+    """Replace each recipe=, rerun= and short option in place; put a boot's serve before its file.
 
     A later argument still wins.
 
@@ -70,6 +77,9 @@ def expand(argv: Sequence[str]) -> Expanded:
                 lines = [*_boot(_place(arg), arg, argv), arg]
                 expanded += lines
                 origins |= dict.fromkeys(lines[:-1], arg)
+            case [flag] if flag in FLAGS:
+                expanded.append(FLAGS[flag])
+                origins[FLAGS[flag]] = flag
             case ["hardware", choice]:
                 expanded.append(f"hardware={_underscored(choice)}")
             case _:

@@ -153,7 +153,7 @@ def test_a_family_whose_arena_has_gaps_is_planned_and_says_so():
     assert arena["low"] < arena["high"]
     notes = "\n".join(memory["header"]["notes"])
     assert "no formula of met's arena speaks of attention of several widths" in notes
-    assert "no copy is counted" in notes
+    assert "its copies are a range" in notes
 
 
 def test_the_ledger_of_this_process_is_held_to_this_engine(tmp_path):

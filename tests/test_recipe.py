@@ -215,6 +215,13 @@ def test_a_boot_brings_its_model_device_and_serve():
     assert argv[-2:] == [f"ledger.boot={BOOT}", "workload.isl=7"]
 
 
+def test_options_that_are_short_for_a_key():
+    given = ["--per-node", "pipeline=memory", "--detail"]
+    expanded = expand(given)
+    assert expanded.argv == ["report.per_node=true", "pipeline=memory", "report.detail=true"]
+    assert expanded.origins["report.detail=true"] == "--detail"
+
+
 def test_no_boot_is_left_as_it_is():
     assert expand(["ledger.boot=null"]).argv == ["ledger.boot=null"]
 

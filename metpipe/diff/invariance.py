@@ -14,6 +14,7 @@ from metpipe.diff.bytewise import NothingComparedError, compare_bytes
 from metpipe.diff.controls import PREFILL
 from metpipe.diff.records import Control, ControlVerdict
 from metpipe.diff.severity import Severity, measure, worst
+from metpipe.nouns import number_of
 
 __all__ = [
     "Cell",
@@ -79,7 +80,9 @@ class Cell:
             return f"{self.variant}, {self.axis}, {self.name}: {found}"
         if self.state_diff:
             return f"{self.variant}, {self.axis}, {self.name}: state differs ({self.state_diff[0]})"
-        return f"{self.variant}, {self.axis}, {self.name}: equal over {self.points} rows"
+        return (
+            f"{self.variant}, {self.axis}, {self.name}: equal over {number_of(self.points, 'row')}"
+        )
 
 
 def compare_sides(

@@ -29,13 +29,18 @@ LIMITS = dict.fromkeys(("max_slots", "max_snapshot_slots", "max_verify"), "the m
 
 
 def counted(memory: MemorySection) -> str:
-    """Whose engine the bill is of, and whether anybody calibrated it on the device."""
+    """Whose engine the bill is of, and whether anybody calibrated it on the device.
+
+    In part only where its driver is calibrated, and other terms are not.
+    """
     said, totals = f"{memory.header.accounting}'s engine counted", memory.totals
-    if not any(term.status == "uncalibrated" and term.high for term in memory.terms):
+    unproven = {term.id for term in memory.terms if term.status == "uncalibrated" and term.high}
+    if not unproven:
         return said
+    partly = "" if "driver" in unproven else "partly "
     spread = totals.high - totals.low
     wide = f", a range of {size(spread)}" if spread else ""
-    return f"{said}; uncalibrated on {memory.header.device}{wide}"
+    return f"{said}; {partly}uncalibrated on {memory.header.device}{wide}"
 
 
 def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:

@@ -39,11 +39,29 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
         for text, folder in context.inputs.items()
         if (name := StageName.parse(text)) is not None
     }
+    evidence = _evidence(records, live)
+    verdict = judge(evidence)
+    return {
+        "outcome": verdict.outcome.name,
+        "reasons": list(verdict.reasons),
+        "groundless": any(groundless(evidence)),
+        "evidence": to_json(evidence),
+    }
+
+
+def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
+    """Everything that the verdict is made of."""
     runs = [
         Ran.of(name, record, live) for name, record in records.items() if name.mode != "invariance"
     ]
     tables = _tables(records, live)
-    evidence = Evidence(
+    unexercised = (
+        *_accepts(runs),
+        *_restores(runs),
+        *_unplanned(records, live),
+        *_unexercised(runs, live),
+    )
+    return Evidence(
         cases=tuple(_cases(runs, live)),
         repeats=(*_repeats(runs), *(restore(Control, table["repeat"]) for table in tables)),
         controls=(*_controls(runs), *(restore(Control, table["control"]) for table in tables)),
@@ -52,26 +70,10 @@ def run_compare(context: StageContext) -> Mapping[str, object]:
             hash_rows=live.model().hash_rows,
         ),
         moved=(*_moved(runs), *(m for table in tables for m in _moved_in(table))),
-        unexercised=tuple(
-            dict.fromkeys(
-                (
-                    *_accepts(runs),
-                    *_restores(runs),
-                    *_unplanned(records, live),
-                    *_unexercised(runs, live),
-                )
-            )
-        ),
+        unexercised=tuple(dict.fromkeys(unexercised)),
         vacuous=tuple(_vacuous(runs, live)),
         cells=tuple(cell for table in tables for cell in _cells(table)),
     )
-    verdict = judge(evidence)
-    return {
-        "outcome": verdict.outcome.name,
-        "reasons": list(verdict.reasons),
-        "groundless": any(groundless(evidence)),
-        "evidence": to_json(evidence),
-    }
 
 
 @dataclass(frozen=True, slots=True)

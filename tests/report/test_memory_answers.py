@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metpipe.report.memory_answers import fixes, queries, ranks
+from metpipe.report.memory_answers import counted, fixes, queries, ranks
 from metpipe.report.memory_section import MemorySection, memory_section
 
 from . import memory_examples
@@ -111,3 +111,11 @@ def test_each_stage_is_a_column_and_the_fullest_is_marked():
         "ranks 2 to 3\nlayers 10 to 19",
     ]
     assert list(table.columns[1].cells) == ["5 B", "0 B .. 4 B", "5 B .. 9 B", "-9 B .. -5 B"]
+
+
+def test_a_calibrated_driver_leaves_a_plan_in_part_uncalibrated():
+    facts = {"id": "driver", "low": 10, "high": 10, "status": "calibrated", "source": "a boot"}
+    arena = {"id": "arena", "low": 0, "high": 9, "status": "uncalibrated", "source": ""}
+    assert counted(section(terms=[facts])) == "metpipe's engine counted"
+    said = counted(section(terms=[facts, arena]))
+    assert said.startswith("metpipe's engine counted; partly uncalibrated on b200, a range of")

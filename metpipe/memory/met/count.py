@@ -131,13 +131,15 @@ def _terms(point: Point, states: tuple[StateBytes, ...]) -> tuple[Term, ...]:
     side, sizes = side_of(point), arena_sizes(point)
     model = side.model
     held = dict.fromkeys(SOURCES, 0) | {"host": 0}
-    held["weights"], held["copies"] = side.weights.stored, side.weights.derived
+    held["weights"] = side.weights.stored
     held["outside"] = side.outside.bytes or 0
     held["two_phase"] = two_phase_bytes(model.shape, sizes.tokens, sizes.max_seq_len)
     held["workspace"] = _workspace(point)
     for state in states:
         held[_term_of(state)] += state.bytes
-    spans = {term: (size, size) for term, size in held.items()} | {"arena": _arena(model, sizes)}
+    spans = {term: (size, size) for term, size in held.items()}
+    spans["arena"] = _arena(model, sizes)
+    spans["copies"] = (side.weights.derived, side.weights.derived_most)
     status = status_of(point)
     return tuple(
         Term(key, *spans[key], status, _source(key, model.arch, model.version.copies))
@@ -164,8 +166,8 @@ def _notes(model: MetModel) -> Iterator[str]:
         )
     if not any(model.arch in rule.arch for rule in model.rules):
         yield (
-            f"no rule of {model.version.copies} speaks of {model.arch}: what its loader copies is "
-            "not known, and no copy is counted"
+            f"no rule of {model.version.copies} speaks of {model.arch}: its copies are a range, "
+            "from none to the most that the rules of another family make of such weights"
         )
 
 

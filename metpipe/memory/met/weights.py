@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from metpipe.circuit import Circuit, Node, tensor_bytes, weight_bytes, weight_matrix
 from metpipe.circuit.vocabulary import OPS
@@ -18,12 +18,17 @@ __all__ = ["Weights", "declared_head", "weights_of"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What the nodes store and copy; `leaked` is part of `derived`. Outside bytes are not here."""
+    """What the nodes store and copy; `leaked` is part of `derived`. Outside bytes are not here.
+
+    `derived_most` differs from `derived` where no rule speaks of the family: it is then the most
+    that the rules of another one would make of the same weights.
+    """
 
     nodes: tuple[NodeBytes, ...]
     stored: int
     derived: int
     leaked: int
+    derived_most: int
 
 
 def weights_of(
@@ -38,13 +43,22 @@ def weights_of(
         ConfigError: a dim that a weight needs is absent, a weight has no size in its format.
     """
     nodes = tuple(_rows(circuit, flags, rules, settings))
+    families = {arch for rule in rules for arch in rule.arch}
+    others = () if circuit.arch in families else families
     copies = [copy for node in nodes for copy in node.derived]
+    derived = _derived(nodes)
+    elsewhere = (_rows(replace(circuit, arch=arch), flags, rules, settings) for arch in others)
     return Weights(
         nodes=nodes,
         stored=sum(node.stored for node in nodes),
-        derived=sum(copy.bytes for copy in copies),
+        derived=derived,
         leaked=sum(copy.bytes for copy in copies if copy.leaked),
+        derived_most=max(map(_derived, elsewhere), default=derived),
     )
+
+
+def _derived(nodes: Iterable[NodeBytes]) -> int:
+    return sum(copy.bytes for node in nodes for copy in node.derived)
 
 
 def declared_head(circuit: Circuit) -> str:
