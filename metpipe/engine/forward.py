@@ -151,6 +151,12 @@ class Forward:
                     snapshots[verified.first_snapshot + kept - 1]
                 )
 
+    def chosen(self, rows: int) -> list[int]:
+        """The greedy ids that the last step gave for its first `rows` rows of logits."""
+        assert self._last is not None, "no step ran"
+        found: list[int] = self._last.tokens_S1[:rows, 0].tolist()
+        return found
+
     def save_hidden(self, rows: Items[int]) -> None:
         """Let the next drafts start from these rows of the last step, one for each sequence."""
         assert self._last is not None, "no step ran"
@@ -233,6 +239,7 @@ class Forward:
         else:
             self.observe(mode, rows, runs, bound)
         self._ran[mode, rows] += 1
+        _note_reach(mode, runs)
         self._note_slots((mode, rows), tuple(run.sequence.slot for run in runs))
         self._last = bound
         self.seconds += time.perf_counter() - begin
@@ -293,3 +300,13 @@ class Forward:
         """Drop the programs and give the runner's buffers back."""
         self._bound.clear()
         self.runner.close()
+
+
+def _note_reach(mode: str, runs: Items[RowRun]) -> None:
+    """How far each sequence's cache has been written: what lies behind is nobody's yet."""
+    for run in runs:
+        end = run.position + len(run.tokens)
+        if mode == "draft":
+            run.sequence.draft_reached = max(run.sequence.draft_reached, end)
+        else:
+            run.sequence.reached = max(run.sequence.reached, end)

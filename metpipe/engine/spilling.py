@@ -38,6 +38,7 @@ def restore(model: Model, sequence: Sequence, record_B: torch.Tensor) -> None:
     """
     header = bytes(record_B[: HEADER.size].numpy())
     sequence.length, sequence.draft_length = HEADER.unpack(header)
+    sequence.reached, sequence.draft_reached = sequence.length, sequence.draft_length
     model.pool.reserve(sequence, sequence.length)
     at = HEADER.size
     for pool, rows in _places(model, sequence):

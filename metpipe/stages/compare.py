@@ -19,6 +19,7 @@ from metpipe.diff.verdict import Case as Judged
 from metpipe.diff.verdict import Evidence, groundless, judge
 from metpipe.engine.disclosure import Disclosure as Disclosed
 from metpipe.pipeline import StageContext
+from metpipe.stages.invariance.promises import promised_axes
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.unowned import UnownedBytes, moved_bytes
@@ -59,6 +60,7 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
         *_accepts(runs),
         *_restores(runs),
         *_unplanned(records, live),
+        *_unused(runs, live),
         *_unexercised(runs, live),
     )
     return Evidence(
@@ -67,9 +69,11 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
         controls=(*_controls(runs), *(restore(Control, table["control"]) for table in tables)),
         self_test=run_self_test(
             vocab_size=live.circuit().dims["vocab"],
+            device=live.model().allocator.device,
             hash_rows=live.model().hash_rows,
         ),
         moved=(*_moved(runs), *(m for table in tables for m in _moved_in(table))),
+        misread=(*_misread(records), *_rejected(runs, live)),
         unexercised=tuple(dict.fromkeys(unexercised)),
         vacuous=tuple(_vacuous(runs, live)),
         cells=tuple(cell for table in tables for cell in _cells(table)),
@@ -95,7 +99,9 @@ class Ran:
         cases = live.cases(name.mode)
         return cls(
             name=name,
-            cases=[cases[change["case"]] for change in changed] if changed else cases,
+            cases=(
+                [cases[change["case"]] for change in changed] if name.kind == "control" else cases
+            ),
             comparisons=restore(tuple[Comparison, ...], record.get("comparisons", ())),
             traces=restore(tuple[Trace, ...], record["traces"]),
             unowned=restore(tuple[UnownedBytes, ...], record["unowned"]),
@@ -167,6 +173,8 @@ def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
                 baseline=baselines[change["case"]],
                 owner_of=case.owner_of,
                 recovers=change["recovers"],
+                writes=change["writes"],
+                keeps=not change["recovers"],
             )
             yield replace(judged, mode=case.mode)
 
@@ -189,6 +197,50 @@ def _accepts(runs: Sequence[Ran]) -> Iterator[str]:
                 missing = unexercised_accepts(trace.accepted, case.widths, name=case.full_name)
                 if missing is not None:
                     yield missing
+
+
+def _misread(records: Mapping[StageName, Record]) -> Iterator[str]:
+    """Ids that the reference chose and that are not those of its greatest logits."""
+    for record in records.values():
+        yield from record.get("misread", ())
+
+
+def _rejected(runs: Sequence[Ran], live: Live) -> Iterator[str]:
+    """Right drafts that the reference's verify rejected, where it promises to equal decode.
+
+    A draft of an even step is the reference's own plain decode of the same tokens.
+    """
+    promised = "verify" in promised_axes(live.sets, live.model().circuit.arch, overlay=False)
+    for ran in _of_kind(runs, "reference") if promised else ():
+        for case, trace in zip(ran.cases, ran.traces, strict=True):
+            right = bool(case.widths) and not case.drafts_verified
+            for step, counts in enumerate(trace.accepted if right else ()):
+                for sequence, (count, width) in enumerate(zip(counts, case.widths, strict=True)):
+                    if (step + sequence) % 2 == 0 and count < width - 1:
+                        yield (
+                            f"legacy, {case.full_name}: step {step} accepted {count} of "
+                            f"{width - 1} drafts of its own plain decode; the kernel set promises "
+                            "that a verify's rows equal it."
+                        )
+                        break
+
+
+def _unused(runs: Sequence[Ran], live: Live) -> Iterator[str]:
+    """Rules that a variant asked for by name and that no plan of it used."""
+    for name, variant in live.run.variants.items():
+        if not isinstance(variant.rules, tuple | list):
+            continue
+        used = {
+            rule
+            for ran in _of_kind(runs, "variant")
+            if ran.variant == name
+            for rule in ran.disclosure.rules
+        }
+        if missing := sorted(set(variant.rules) - used):
+            yield (
+                f"{name}: no plan that ran used {', '.join(missing)} of variants.{name}.rules, so "
+                "nothing is shown of it."
+            )
 
 
 def _restores(runs: Sequence[Ran]) -> Iterator[str]:

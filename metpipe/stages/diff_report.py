@@ -282,10 +282,12 @@ def _invariance(results: Results) -> Iterator[InvarianceCell]:
 
 
 def _overhead(results: Results) -> Overhead | None:
-    """Every stage that ran a forward: its steps, and all of its time."""
+    """Every stage of the diff: the steps of forwards, and all of its time."""
     forward, total = 0.0, 0.0
     for text, record in results.records.items():
-        if "disclosure" in record:
+        if text in ("compare", "localize"):
+            total += results.events[text].seconds
+        elif "disclosure" in record:
             if results.cached(text):
                 return None
             forward += record["disclosure"]["seconds"]

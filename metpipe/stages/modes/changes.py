@@ -29,6 +29,9 @@ class Change:
     """PREFILL: before the first step"""
     row: int
     recovers: bool = False
+    """the step's commit takes it back"""
+    writes: bool = False
+    """the step writes and keeps it"""
     flip: bool = False
 
 
@@ -42,7 +45,8 @@ def changes(case: Case, trace: Trace, vocab_size: int) -> tuple[Change, ...]:
         return tuple(_drafts_changed(case, trace, vocab_size))
     row, step = case.num_sequences // 2, changed_step(case.steps)
     name = "token changed" if case.num_sequences == 1 else f"token of row {row} changed"
-    return (Change(name, case, _with_token(trace, step, row, vocab_size), step, row),)
+    script = _with_token(trace, step, row, vocab_size)
+    return (Change(name, case, script, step, row, writes=True),)
 
 
 def _prompt_changed(case: Case, trace: Trace, vocab_size: int) -> Change:
@@ -68,7 +72,7 @@ def _drafts_changed(case: Case, trace: Trace, vocab_size: int) -> Iterator[Chang
         row = first + count + (0 if wanted else 1)  # the first that a commit must leave out
         script = _with_token(trace, step, row, vocab_size)
         name = f"{name} draft in row {row} changed"
-        yield Change(name, case, script, step, row, recovers=not wanted)
+        yield Change(name, case, script, step, row, recovers=not wanted, writes=wanted)
 
 
 def _place_where(case: Case, trace: Trace, *, accepted: bool) -> tuple[int, int] | None:

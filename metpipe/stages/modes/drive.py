@@ -35,11 +35,18 @@ def drive(
 
 
 def _decode(run: Recording, script: Trace | None, spill: Spill) -> None:
-    logits_SV = prefill(run, run.sequences)
-    run.prefilled(logits_SV)
+    logits_SV, chosen = prefill(run, run.sequences)
+    run.prefilled(logits_SV, chosen)
     for step in range(run.case.steps):
         if run.case.spill == step:
             spill()
-        tokens = argmax_rows(logits_SV).tolist() if script is None else script.fed[step]
+        if script is None:
+            tokens = argmax_rows(logits_SV).tolist()
+            run.expect_greatest(tokens, chosen)
+        else:
+            tokens = list(script.fed[step])
         logits_SV = run.timed(partial(decode, run, run.sequences, tokens))
-        run.stepped(tokens, logits_SV, (1,) * len(tokens))
+        chosen = run.forward.chosen(len(tokens))
+        run.stepped(tokens, logits_SV, (1,) * len(tokens), chosen=chosen)
+    if script is None:
+        run.expect_greatest(argmax_rows(logits_SV).tolist(), chosen)
