@@ -15,7 +15,7 @@ import torch
 
 from metpipe.circuit import padded_rows
 from metpipe.engine.disclosure import Coverage, Disclosure, PlanFacts, digest_of_names
-from metpipe.engine.graphs import capture
+from metpipe.engine.graphs import Captured, capture
 from metpipe.engine.pools import Sequence
 from metpipe.engine.program import Launch
 from metpipe.engine.step_inputs import RowRun
@@ -273,6 +273,7 @@ class Forward:
             key: plan for key in sorted(self._ran) if (plan := self._bound[key].plan) is not None
         }
         decode = self._bound.get(("decode", 1))
+        captured = [b.run for b in self._bound.values() if isinstance(b.run, Captured)]
         return Disclosure(
             forward=self.kind,
             plan_digests={f"{mode} {rows}": plan.digest for (mode, rows), plan in plans.items()},
@@ -292,8 +293,8 @@ class Forward:
             steps={f"{mode} {rows}": count for (mode, rows), count in sorted(self._ran.items())},
             seconds=self.seconds,
             graphs=self.graphs,
-            captures=len(self._bound) if self.graphs else 0,
-            replays=sum(self._ran.values()) if self.graphs else 0,
+            captures=len(captured),
+            replays=sum(step.replays for step in captured),
         )
 
     def close(self) -> None:

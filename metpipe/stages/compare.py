@@ -18,6 +18,7 @@ from metpipe.diff.vacuity import find_vacuous
 from metpipe.diff.verdict import Case as Judged
 from metpipe.diff.verdict import Evidence, groundless, judge
 from metpipe.engine.disclosure import Disclosure as Disclosed
+from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
 from metpipe.stages.invariance.promises import promised_axes
 from metpipe.stages.live import Live, live_of
@@ -61,6 +62,7 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
         *_restores(runs),
         *_unplanned(records, live),
         *_unused(runs, live),
+        *_not_replayed(runs, live),
         *_unexercised(runs, live),
     )
     return Evidence(
@@ -73,7 +75,7 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
             hash_rows=live.model().hash_rows,
         ),
         moved=(*_moved(runs), *(m for table in tables for m in _moved_in(table))),
-        misread=(*_misread(records), *_rejected(runs, live)),
+        contradictions=(*_contradictions(records, live), *_rejected(runs, live)),
         unexercised=tuple(dict.fromkeys(unexercised)),
         vacuous=tuple(_vacuous(runs, live)),
         cells=tuple(cell for table in tables for cell in _cells(table)),
@@ -199,10 +201,12 @@ def _accepts(runs: Sequence[Ran]) -> Iterator[str]:
                     yield missing
 
 
-def _misread(records: Mapping[StageName, Record]) -> Iterator[str]:
-    """Ids that the reference chose and that are not those of its greatest logits."""
-    for record in records.values():
-        yield from record.get("misread", ())
+def _contradictions(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
+    """What the reference, a repeat or a judged variant said of itself in its cases."""
+    shown = {name for name, variant in live.run.variants.items() if variant.expect != "equal"}
+    for name, record in records.items():
+        if name.kind != "variant" or name.of not in shown:
+            yield from record.get("contradictions", ())
 
 
 def _rejected(runs: Sequence[Ran], live: Live) -> Iterator[str]:
@@ -240,6 +244,17 @@ def _unused(runs: Sequence[Ran], live: Live) -> Iterator[str]:
             yield (
                 f"{name}: no plan that ran used {', '.join(missing)} of variants.{name}.rules, so "
                 "nothing is shown of it."
+            )
+
+
+def _not_replayed(runs: Sequence[Ran], live: Live) -> Iterator[str]:
+    """Steps of a variant with graphs that were launched kernel by kernel."""
+    for ran in _of_kind(runs, "variant"):
+        steps, replays = sum(ran.disclosure.steps.values()), ran.disclosure.replays
+        if live.run.variants[ran.variant].graphs and replays < steps:
+            yield (
+                f"{ran.variant}, {ran.name.mode}: {replays} of {number_of(steps, 'step')} were "
+                "replays of a graph, so that it was not graphs that were compared."
             )
 
 

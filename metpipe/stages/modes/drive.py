@@ -19,12 +19,12 @@ __all__ = ["drive"]
 
 
 def drive(
-    run: Recording, script: Trace | None, *, record: Path | None = None, flip: bool = False
+    run: Recording, script: Trace | None, *, record: Path | None = None, flip: str | None = None
 ) -> None:
     """Run a case once; `script` is the reference's trace, None for the reference itself.
 
     `record` is where a spilled sequence is written by the reference and read in a crossing;
-    `flip` changes the last byte of what is restored.
+    `flip` names the state whose last byte is changed in what is restored.
     """
     spill = partial(spilled, run, record if run.case.crossing else None, script, flip)
     if run.case.widths:

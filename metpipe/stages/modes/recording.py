@@ -6,7 +6,7 @@ Shapes: R rows of logits, V vocabulary.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -61,8 +61,8 @@ class Recording:
     _moved_between: set[str] = field(default_factory=set)
     _blocks: list[dict[str, U64]] = field(default_factory=list)
     """hashes of the rows of each sequence's blocks, as it was opened"""
-    misread: list[str] = field(default_factory=list)
-    """where the ids that a forward chose are not the greatest of its logits"""
+    contradictions: list[str] = field(default_factory=list)
+    """where the run does not agree with itself, whatever the reference did"""
     _chosen: list[tuple[int, ...]] = field(default_factory=list)
     _prefill: tuple[str, ...] = ()
     _fed: list[tuple[int, ...]] = field(default_factory=list)
@@ -228,9 +228,18 @@ class Recording:
         if list(greatest) != list(chosen):
             step = len(self._fed)
             where = f"before step {step}" if step else "in the prefill"
-            self.misread.append(
+            self.contradictions.append(
                 f"{self.forward.name}, {self.case.full_name}: the ids that it chose {where} are "
                 "not those of its greatest logits."
+            )
+
+    def expect_restored(self, held: Mapping[str, str], sequence: Opened) -> None:
+        """Say which states of a record are not as they were saved."""
+        lost = differing_labels(held, self.model.state_digests(sequence))
+        if lost:
+            self.contradictions.append(
+                f"{self.forward.name}, {self.case.full_name}: {', '.join(lost)} was not restored "
+                "as it was saved."
             )
 
     def _note_ids(self, step: int | None, chosen: Sequence[int], ids: Sequence[int]) -> None:
