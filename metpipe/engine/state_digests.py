@@ -64,6 +64,8 @@ class StateDigests:
     drafted_pools: _Pools
     """paged pools of the draft head"""
     recurrent: _Pools
+    names: tuple[str, ...]
+    """every state, in the circuit's order"""
     hash_spans: HashSpans
     block_size: int
     device: torch.device
@@ -92,6 +94,7 @@ class StateDigests:
             those("paged_kv", "main"),
             those("paged_kv", "draft"),
             those("recurrent", "main"),
+            tuple(name for name in circuit.states if name in states),
             functions["hash.hash128_spans"],
             block_size,
             next(iter(states.values())).device,
@@ -108,7 +111,7 @@ class StateDigests:
             found.update(self._by_pool(pools, first, count))
         one = np.ones(1, dtype=np.int64)
         found.update(self._by_pool(self.recurrent, one * sequence.slot, one))
-        return found
+        return {name: found[name] for name in self.names}
 
     def unowned(
         self, owners: Iterable[Sequence], num_blocks: int, num_slots: int, *, dummies: bool

@@ -61,9 +61,9 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
         *_accepts(runs),
         *_restores(runs),
         *_unplanned(records, live),
-        *_unused(runs, live),
+        *_unused(records, live),
         *_not_replayed(runs, live),
-        *_unexercised(runs, live),
+        *_unexercised(records, live),
     )
     return Evidence(
         cases=tuple(_cases(runs, live)),
@@ -229,16 +229,16 @@ def _rejected(runs: Sequence[Ran], live: Live) -> Iterator[str]:
                         break
 
 
-def _unused(runs: Sequence[Ran], live: Live) -> Iterator[str]:
+def _unused(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
     """Rules that a variant asked for by name and that no plan of it used."""
     for name, variant in live.run.variants.items():
         if not isinstance(variant.rules, tuple | list):
             continue
         used = {
             rule
-            for ran in _of_kind(runs, "variant")
-            if ran.variant == name
-            for rule in ran.disclosure.rules
+            for stage, record in records.items()
+            if (stage.kind, stage.of) == ("variant", name)
+            for rule in record["disclosure"]["rules"]
         }
         if missing := sorted(set(variant.rules) - used):
             yield (
@@ -284,19 +284,23 @@ def _unplanned(records: Mapping[StageName, Record], live: Live) -> Iterator[str]
             )
 
 
-def _unexercised(runs: Sequence[Ran], live: Live) -> tuple[str, ...]:
+def _unexercised(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
     """A folder of kernels that the user gave, and none of whose rules was in a plan."""
     theirs, folder = live.sets.overlay_rules, live.run.kernels
     if theirs is None:
-        return ()
+        return
     takes = {name for name, variant in live.run.variants.items() if variant.kernels == "overlay"}
-    ran = [run for run in _of_kind(runs, "variant") if run.variant in takes]
-    if any(rule in theirs.rules for run in ran for rule in run.disclosure.rules):
-        return ()
-    return (
-        f"kernels={folder}: none of its rules took part, so nothing is shown of them. "
-        f"pipeline=rule rule=ID kernels={folder} says why one does not apply.",
-    )
+    used = {
+        rule
+        for name, record in records.items()
+        if name.kind == "variant" and name.of in takes
+        for rule in record["disclosure"]["rules"]
+    }
+    if not used & set(theirs.rules):
+        yield (
+            f"kernels={folder}: none of its rules took part, so nothing is shown of them. "
+            f"pipeline=rule rule=ID kernels={folder} says why one does not apply."
+        )
 
 
 def _vacuous(runs: Sequence[Ran], live: Live) -> Iterator[VacuousPair]:

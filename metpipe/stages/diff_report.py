@@ -257,6 +257,8 @@ def _speculation(live: Live, results: Results) -> Iterator[Speculation]:
         return
     for index, case in enumerate(cases):
         for ran in runs if case.drafts_verified else ():
+            if not _is_equal(ran, index):
+                continue  # it replayed the reference's drafts, and had others of its own
             found = acceptance_of(_trace(ran, index), case.widths[0], _trace(ran, plain))
             if ran.stage.kind != "repeat" and not results.cached(ran.stage.text):
                 yield Speculation(
@@ -271,6 +273,12 @@ def _speculation(live: Live, results: Results) -> Iterator[Speculation]:
                     plain_ms_per_token=found.plain_ms_per_token,
                     speedup=found.speedup,
                 )
+
+
+def _is_equal(ran: _Ran, index: int) -> bool:
+    """Whether a run had the reference's bits in a case; the reference has."""
+    found = ran.record.get("comparisons")
+    return found is None or bool(restore(Found, found[index]))
 
 
 def _invariance(results: Results) -> Iterator[InvarianceCell]:

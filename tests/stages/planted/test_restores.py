@@ -141,9 +141,7 @@ def test_a_record_with_a_wrong_byte_is_found_in_the_record(tmp_path, monkeypatch
     assert said.case(REFERENCES).state_diff == ("record",)
 
 
-def test_a_prefix_that_is_computed_again_was_not_restored_and_proves_nothing(
-    tmp_path, monkeypatch
-):
+def test_a_prefix_that_is_computed_again_was_not_restored_and_proves_nothing(tmp_path, monkeypatch):
     restored_by(monkeypatch, lambda model, sequence, record_B: None)
     said = diff(tmp_path, "prefill=[256]")
     assert said.outcome == "FAIL"
