@@ -92,6 +92,9 @@ class Task:
         # lets its core go to others. OpenMP reads this when it is loaded, as the next import does.
         os.environ.setdefault("GOMP_SPINCOUNT", "50000")
         logging.getLogger("torch").setLevel(logging.WARNING)  # its statistics are no one's news
+        # torch rounds each large buffer up to two megabytes unless its segments may grow: that is a
+        # gigabyte for the buffers of a hybrid. It reads this when the GPU is first used.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         from metpipe.stages.job import run_job  # here, not above: torch comes with it
 
         if _number() is None:
