@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -21,6 +22,7 @@ from rich.text import Text
 from metpipe import complaint, snapshot
 from metpipe.config import Provenance, Run, validate, with_source
 from metpipe.errors import ConfigError, Exit
+from metpipe.pipeline.store import FOLDER, RESULT
 from metpipe.report import outcome
 from metpipe.report.console import VERDICT_STYLES, covered
 from metpipe.report.schema import REPORT, Report
@@ -36,6 +38,13 @@ LOG = "report.txt"
 
 BASIC = "basic"
 """The launcher that runs the jobs one by one in this process."""
+
+
+def _interrupted(out_dir: Path) -> str:
+    """What an interrupted run says: how to go on, where some stage is done."""
+    if any((out_dir / FOLDER).glob(f"*/{RESULT}")):
+        return f"interrupted; finished stages are kept: resume={out_dir}"
+    return "interrupted before any stage was finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ class Task:
             status = self._run(cfg, out_dir, overrides)
         except KeyboardInterrupt:
             _leave(out_dir, Exit.INTERRUPTED, "interrupted", overrides)
-            print(f"interrupted; finished stages are kept: resume={out_dir}", file=sys.stderr)
+            print(_interrupted(out_dir), file=sys.stderr)
             raise
         except ConfigError as wrong:
             status, error = Exit.USAGE, with_source(str(wrong), self.provenance())
@@ -82,6 +91,7 @@ class Task:
         # A thread that waits spins about two milliseconds, longer than the gap between steps, then
         # lets its core go to others. OpenMP reads this when it is loaded, as the next import does.
         os.environ.setdefault("GOMP_SPINCOUNT", "50000")
+        logging.getLogger("torch").setLevel(logging.WARNING)  # its statistics are no one's news
         # torch rounds each large buffer up to two megabytes unless its segments may grow: that is a
         # gigabyte for the buffers of a hybrid. It reads this when the GPU is first used.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

@@ -45,6 +45,8 @@ class Evidence:
     controls: tuple[Control, ...]
     self_test: tuple[Check, ...]
     moved: tuple[MovedBytes, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    """A sentence for each place at which a judged forward, or the reference, contradicts itself."""
     unexercised: tuple[str, ...] = ()
     """A sentence for each path that should have run and did not."""
     vacuous: tuple[VacuousPair, ...] = ()
@@ -91,6 +93,7 @@ def wrong(evidence: Evidence) -> Iterator[str]:
         if case.judged and not case.comparison:
             yield f"{case.name}, {case.comparison.sentence}"
     yield from broken_promises(evidence.cells)
+    yield from evidence.contradictions
     shown_only = unjudged_variants(evidence)
     for moved in evidence.moved:
         if moved.labels and moved.variant not in shown_only:

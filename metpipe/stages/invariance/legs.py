@@ -26,11 +26,12 @@ __all__ = ["Leg", "alone_again", "run_leg", "script_of"]
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """What was computed, the tokens that were fed, and what nobody owned."""
+    """What was computed, the tokens that were fed, what nobody owned, what cannot be true."""
 
     side: Side
     fed: tuple[tuple[int, ...], ...]
     unowned: UnownedBytes
+    contradictions: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -60,7 +61,8 @@ def run_leg(
     run = Recording(model, forward, case, watch, check_steps=check_steps)
     drive(run, script)
     trace = run.trace()
-    return Leg(Side(watch.rows_at, trace.state_digests), trace.fed, run.unowned())
+    side = Side(watch.rows_at, trace.state_digests)
+    return Leg(side, trace.fed, run.unowned(), tuple(run.contradictions))
 
 
 def script_of(leg: Planned) -> Trace:

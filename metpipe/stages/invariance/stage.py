@@ -53,6 +53,7 @@ def run_invariance(context: StageContext) -> Mapping[str, object]:
         "repeats": to_json(tuple(filled.repeats)),
         "controls": to_json(tuple(filled.controls)),
         "moved": to_json(tuple(filled.moved)),
+        "contradictions": list(dict.fromkeys(filled.contradictions)),
         "disclosure": to_json(disclosure),
     }
 
@@ -69,6 +70,7 @@ class _Filled:
     repeats: list[Control] = field(default_factory=list)
     controls: list[Control] = field(default_factory=list)
     moved: list[MovedBytes] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
     _sides: dict[str, Side] = field(default_factory=dict)
     """of each case that a later leg is held against"""
 
@@ -132,6 +134,7 @@ class _Filled:
         moved = moved_bytes(leg.unowned, run=run, variant=self.forward.name)
         if moved is not None:
             self.moved.append(moved)
+        self.contradictions += leg.contradictions
         return leg
 
     def _cell(self, leg: Planned, theirs: Side) -> Cell:
