@@ -193,8 +193,8 @@ class _Verify:
     def _commit(self, tokens: list[list[int]], accepted: list[int]) -> None:
         """Rewind what was rejected, commit the rest; the head's cache keeps what is committed.
 
-        It is trimmed before the commit where a draft was rejected, else behind it: the order in which
-        a serve does it (diff.md 3.4).
+        It is trimmed before the commit where a draft was rejected, else behind it: the order of a
+        serve (diff.md 3.4).
         """
         run, forward = self.run, self.run.forward
         first = [0, *accumulate(run.case.widths)][: len(tokens)]
