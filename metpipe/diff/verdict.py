@@ -16,14 +16,14 @@ from metpipe.diff.invariance import Cell, broken_promises
 from metpipe.diff.records import Check, Control, MovedBytes, VacuousPair
 from metpipe.errors import Exit
 
-__all__ = ["Case", "Evidence", "Expect", "Verdict", "groundless", "judge"]
+__all__ = ["Evidence", "Expect", "JudgedCase", "Verdict", "groundless", "judge"]
 
 Expect = Literal["equal", "report"]
 """Whether a comparison is judged, or only shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class JudgedCase:
     """One comparison, of which case (prompt, width) it is, and whether it is judged."""
 
     name: str
@@ -40,7 +40,7 @@ class Case:
 class Evidence:
     """Everything that a verdict is made of."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[JudgedCase, ...]
     repeats: tuple[Control, ...]
     controls: tuple[Control, ...]
     self_test: tuple[Check, ...]

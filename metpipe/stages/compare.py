@@ -15,8 +15,7 @@ from metpipe.diff.self_test import run_self_test
 from metpipe.diff.speculation import unexercised_accepts
 from metpipe.diff.trace import Trace
 from metpipe.diff.vacuity import find_vacuous
-from metpipe.diff.verdict import Case as Judged
-from metpipe.diff.verdict import Evidence, groundless, judge
+from metpipe.diff.verdict import Evidence, JudgedCase, groundless, judge
 from metpipe.engine.disclosure import Disclosure as Disclosed
 from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
@@ -143,11 +142,11 @@ def _of_kind(runs: Sequence[Ran], kind: str) -> list[Ran]:
     return [ran for ran in runs if ran.name.kind == kind]
 
 
-def _cases(runs: Sequence[Ran], live: Live) -> Iterator[Judged]:
+def _cases(runs: Sequence[Ran], live: Live) -> Iterator[JudgedCase]:
     for ran in _of_kind(runs, "variant"):
         expect = live.run.variants[ran.variant].expect
         for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
-            yield Judged(case.full_name, comparison, expect, case.mode)
+            yield JudgedCase(case.full_name, comparison, expect, case.mode)
 
 
 def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:

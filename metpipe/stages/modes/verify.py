@@ -191,7 +191,11 @@ class _Verify:
         return [count_accepted(fed, out) for fed, out in zip(tokens, outputs, strict=True)]
 
     def _commit(self, tokens: list[list[int]], accepted: list[int]) -> None:
-        """Rewind what was rejected, commit the rest; the head's cache keeps what is committed."""
+        """Rewind what was rejected, commit the rest; the head's cache keeps what is committed.
+
+        It is trimmed before the commit where a draft was rejected, else behind it: the order of a
+        serve (diff.md 3.4).
+        """
         run, forward = self.run, self.run.forward
         first = [0, *accumulate(run.case.widths)][: len(tokens)]
         if run.case.num_drafts:
