@@ -7,6 +7,7 @@ bf16, without draft heads. Bits are compared before a time is printed: every for
 timed whole, the copy of its inputs to the GPU too: the mean of steps between two events, the median
 of several such runs. Share = (weights, KV and states read) / time / read bandwidth; of experts the
 number that evenly routed rows are expected to meet.
+`by_rows` is the circuit with the rules that are fastest for few rows: its bits may differ.
 outside: transformers eager (sdpa), and its static cache compiled with CUDA graphs, one row.
 """
 
@@ -43,8 +44,11 @@ SELECTS = {
     "legacy, graphed": ForwardSelect("lg", "legacy", Select.reference(), graphs=True),
     "circuit": ForwardSelect("circuit", "circuit", Select.all()),
     "circuit, graphed": ForwardSelect("cg", "circuit", Select.all(), graphs=True),
+    "by_rows, graphed": ForwardSelect(
+        "bg", "circuit", Select.all(), levers=frozenset({"by_rows"}), graphs=True
+    ),
 }
-FREE: frozenset[str] = frozenset()
+FREE = frozenset({"by_rows, graphed"})
 """forwards whose bits may differ from the others'"""
 SHAPES = {
     "qwen3_0_6b": "qwen3_0_6b",

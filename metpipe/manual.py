@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from metpipe import __version__
-from metpipe.config import WHAT_IFS, Run, Serve
+from metpipe.config import Run, Serve
 from metpipe.resources import conf_dir
 
 __all__ = ["answer", "keys", "text"]
@@ -98,7 +98,6 @@ def text() -> str:
             *_groups(conf),
             "\nKeys, with their defaults (KEY=VALUE)",
             *_rows(own, OmegaConf.load(conf / "config.yaml")),
-            _refused_keys(),
             "\nServe flags (serve.KEY=VALUE); the diff refuses those that its engine cannot honour",
             *_rows(keys(Serve), OmegaConf.load(conf / "serve" / "default.yaml")),
             "",
@@ -112,15 +111,6 @@ def _groups(conf: Path) -> Iterator[str]:
         yield f"  {name:<10} {said}"
         choices = sorted(file.stem for file in (conf / name).glob("*.yaml"))
         yield from wrap(", ".join(choices), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-
-
-def _refused_keys() -> str:
-    return f"This version refuses the what-ifs: {', '.join(_unread())}"
-
-
-def _unread() -> list[str]:
-    """The keys that this version refuses."""
-    return [*WHAT_IFS]
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -149,10 +139,9 @@ def _table(info: FieldInfo) -> type[BaseModel] | None:
 
 
 def _rows(meanings: Iterable[tuple[str, str]], defaults: DictConfig | ListConfig) -> Iterator[str]:
-    """A line a key, but for keys that this version refuses."""
+    """A line a key."""
     for key, meaning in meanings:
-        if key not in _unread():
-            yield f"  {f'{key}={_default(defaults, key)}':<30} {meaning}"
+        yield f"  {f'{key}={_default(defaults, key)}':<30} {meaning}"
 
 
 def _default(defaults: DictConfig | ListConfig, key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -22,6 +23,7 @@ from metpipe import complaint, snapshot
 from metpipe.config import Provenance, Run, validate, with_source
 from metpipe.errors import ConfigError, Exit
 from metpipe.filled import filled_keys
+from metpipe.pipeline.store import FOLDER, RESULT
 from metpipe.report import outcome
 from metpipe.report.console import VERDICT_STYLES, covered
 from metpipe.report.schema import REPORT, Report
@@ -37,6 +39,13 @@ LOG = "report.txt"
 
 BASIC = "basic"
 """The launcher that runs the jobs one by one in this process."""
+
+
+def _interrupted(out_dir: Path) -> str:
+    """What an interrupted run says: how to go on, where some stage is done."""
+    if any((out_dir / FOLDER).glob(f"*/{RESULT}")):
+        return f"interrupted; finished stages are kept: resume={out_dir}"
+    return "interrupted before any stage was finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class Task:
             status = self._run(cfg, out_dir, overrides)
         except KeyboardInterrupt:
             _leave(out_dir, Exit.INTERRUPTED, "interrupted", overrides)
-            print(f"interrupted; finished stages are kept: resume={out_dir}", file=sys.stderr)
+            print(_interrupted(out_dir), file=sys.stderr)
             raise
         except ConfigError as wrong:
             status, error = Exit.USAGE, with_source(str(wrong), self.provenance())
@@ -83,6 +92,10 @@ class Task:
         # A thread that waits spins about two milliseconds, longer than the gap between steps, then
         # lets its core go to others. OpenMP reads this when it is loaded, as the next import does.
         os.environ.setdefault("GOMP_SPINCOUNT", "50000")
+        logging.getLogger("torch").setLevel(logging.WARNING)  # its statistics are no one's news
+        # torch rounds each large buffer up to two megabytes unless its segments may grow: that is a
+        # gigabyte for the buffers of a hybrid. It reads this when the GPU is first used.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         from metpipe.stages.job import run_job  # here, not above: torch comes with it
 
         if _number() is None:

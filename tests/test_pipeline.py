@@ -301,3 +301,9 @@ def test_of_two_processes_racing_for_a_key_one_works_and_both_have_it(tmp_path):
     said = [racer.communicate()[0].splitlines() for racer in racers]
     assert sorted(lines[1] for lines in said) == ["slow cached", "slow ran"]
     assert (tmp_path / "log").read_text().splitlines().count("slow") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused_by_its_key(tmp_path):
+    (tmp_path / "stages").write_text("a file where the folder should be")
+    with pytest.raises(ConfigError, match=f"hydra.run.dir={tmp_path}: its folder stages cannot be"):
+        run([stage("a")], tmp_path / "stages")

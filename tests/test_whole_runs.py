@@ -87,27 +87,43 @@ def test_vacuous_is_allowed_where_the_variant_says_so(tmp_path):
     assert metpipe(*QUICK, "variant=circuit_reference", allowed, cwd=tmp_path).returncode == 0
 
 
-def raising(folder: Path, error: str) -> Path:
-    """A folder whose kernel raises when it is bound."""
+def raising(folder: Path, body: str) -> Path:
+    """A folder whose kernel's binder does this alone."""
     shutil.copytree(DATA / "overlay_ok", folder)
     source = folder / "product_add.py"
     text = source.read_text()
     start = text.index("def product_add(")
-    source.write_text(text[:start] + f"def product_add(**_):\n    raise {error}\n")
+    source.write_text(text[:start] + f"def product_add(**_):\n    {body}\n")
     return folder
 
 
-def test_a_kernel_that_raises_kills_the_run_with_a_report(tmp_path):
-    broken = raising(tmp_path / "broken", "ZeroDivisionError('no luck')")
+@pytest.mark.parametrize(
+    ("body", "when"),
+    [
+        ("raise ZeroDivisionError('no luck')", "bound"),
+        ("return lambda: 1 // 0 + int('no luck')", "launched"),
+    ],
+)
+def test_a_kernel_of_a_folder_that_raises_is_wrong_input_and_names_its_rule(tmp_path, body, when):
+    broken = raising(tmp_path / "broken", body)
     run = metpipe(*QUICK, f"kernels={broken}", cwd=tmp_path)
-    assert run.returncode == 3, run.stdout + run.stderr
-    report = report_of(tmp_path / "runs")
-    assert report["verdict"] == "DIED"
-    assert any("variant:circuit" in reason and "no luck" in reason for reason in report["reasons"])
+    assert run.returncode == 2, run.stdout + run.stderr
+    said = " ".join((run.stdout + run.stderr).split())
+    assert "rule product_add: its kernel " in said
+    assert f"raised when it was {when}: ZeroDivisionError" in said
+    assert "Traceback" not in said
+
+
+def test_a_folders_rule_takes_part_in_the_invariance_table_alone(tmp_path):
+    table = ("diff=invariance", "max_width=2", "steps=2", "variant=circuit", "pipeline=diff")
+    run = metpipe("model=tiny_dense", *table, f"kernels={DATA / 'overlay_ok'}", cwd=tmp_path)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_a_kernel_that_does_not_compile_is_wrong_input_and_names_its_rule(tmp_path):
-    broken = raising(tmp_path / "broken", "RuntimeError('kernel product_add does not compile')")
+    broken = raising(
+        tmp_path / "broken", "raise RuntimeError('kernel product_add does not compile')"
+    )
     run = metpipe(*QUICK, f"kernels={broken}", cwd=tmp_path)
     assert run.returncode == 2, run.stdout + run.stderr
     said = " ".join((run.stdout + run.stderr).split())
@@ -161,6 +177,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, number):
     assert list(tmp_path.glob("run/stages/*.partial")) == []
     names = {json.loads(p.read_text())["name"] for p in tmp_path.glob("run/stages/*/stage.json")}
     assert {"load", "reference"} <= names
+    assert f"finished stages are kept: resume={tmp_path / 'run'}" in out
 
 
 def test_a_killed_run_is_resumed_and_its_reference_is_not_run_again(tmp_path):

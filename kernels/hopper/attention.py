@@ -26,8 +26,8 @@ from .sums import power_of_two
 from .workspace import COUNTERS, counters, scratch
 
 __all__ = [
-    "ENOUGH_PROGRAMS", "LEAST_TILE", "SPLIT", "WARPS", "attend", "cached", "hand_in", "heads_of",
-    "merge", "paged_attention", "put", "query", "scratch_bytes",
+    "AT_ONCE", "LEAST_TILE", "SPLIT", "WARPS", "heads_of", "merge", "paged_attention",
+    "scratch_bytes",
 ]  # fmt: skip
 
 MAX_HEAD_DIM = 512
@@ -42,7 +42,7 @@ ENOUGH_PROGRAMS = 512
 
 
 @device
-def cached(pool, row, needed, kv_dim, HEAD: tl.constexpr, D: tl.constexpr):
+def _cached(pool, row, needed, kv_dim, HEAD: tl.constexpr, D: tl.constexpr):
     """The keys or values of pool rows: bf16 [SPLIT, D], zeros where none is needed or there is."""
     d = tl.arange(0, D)
     row = tl.where(needed, row, -1)
@@ -52,7 +52,7 @@ def cached(pool, row, needed, kv_dim, HEAD: tl.constexpr, D: tl.constexpr):
 
 
 @device
-def attend(q, k, v, row, needed, past, scale):
+def _attend(q, k, v, row, needed, past, scale):
     """(m [G], sums [G], acc [G, D]) of a split's tokens that are needed.
 
     q: bf16 [G, D]; k, v: bf16 [SPLIT, D]; row: the tokens' pool rows, -1 for those that have none;
@@ -76,7 +76,7 @@ def merge(m, sums, acc, m_next, sums_next, acc_next):
 
 
 @device
-def query(q, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr, HEAD: tl.constexpr,
+def _query(q, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr, HEAD: tl.constexpr,
            D: tl.constexpr):  # fmt: skip
     """The query heads of a kv head, bf16 [G, D] filled up with zeros."""
     g, d = tl.arange(0, G)[:, None], tl.arange(0, D)[None, :]
@@ -85,7 +85,7 @@ def query(q, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr, HEAD:
 
 
 @device
-def put(y, acc, sums, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr,
+def _put(y, acc, sums, row, kv_head, kv_heads, GROUP: tl.constexpr, G: tl.constexpr,
          HEAD: tl.constexpr, D: tl.constexpr):  # fmt: skip
     g, d = tl.arange(0, G)[:, None], tl.arange(0, D)[None, :]
     at = ((row * kv_heads + kv_head) * GROUP + g) * HEAD + d
@@ -102,7 +102,7 @@ def _whole_rows(
     enter()
     row, kv_head = tl.program_id(1).to(tl.int64), tl.program_id(0)
     position = tl.load(positions + row)
-    tile = query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+    tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
     shift = kv_head * HEAD
     m = tl.full((G,), float("-inf"), tl.float32)
     sums = tl.zeros((G,), tl.float32)
@@ -111,12 +111,12 @@ def _whole_rows(
         token = first + tl.arange(0, SPLIT)
         places = pool_row(table + row * columns, token, columns, pool_rows, SIZE)
         needed = token <= position
-        k = cached(k_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
-        v = cached(v_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        k = _cached(k_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        v = _cached(v_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
         past = position >= columns * SIZE
-        m_next, sums_next, acc_next = attend(tile, k, v, places, needed, past, scale)
+        m_next, sums_next, acc_next = _attend(tile, k, v, places, needed, past, scale)
         m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
-    put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+    _put(y, acc, sums, row, kv_head, kv_heads, GROUP, G, HEAD, D)
 
 
 @kernel
@@ -125,7 +125,7 @@ def _splits(
     scale, SIZE: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr,
     HEAD: tl.constexpr, D: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """Tops and parts: see `hand_in`."""
+    """Tops and parts: see `_hand_in`."""
     release()
     split, row, kv_head = tl.program_id(0), tl.program_id(2).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)
@@ -133,23 +133,23 @@ def _splits(
     token = split * SPLIT + tl.arange(0, SPLIT)
     places = pool_row(table + row * columns, token, columns, pool_rows, SIZE)
     wait()
-    tile = query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
+    tile = _query(q, row, kv_head, kv_heads, GROUP, G, HEAD, D)
     count = tl.minimum(tl.maximum(position // SPLIT + 1, 1), tl.num_programs(0))
     if split < count:
         shift = kv_head * HEAD
         needed = token <= position
-        k = cached(k_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
-        v = cached(v_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        k = _cached(k_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
+        v = _cached(v_pool + shift, places, needed, kv_heads * HEAD, HEAD, D)
         past = position >= columns * SIZE
-        m, sums, acc = attend(tile, k, v, places, needed, past, scale)
-        hand_in(
+        m, sums, acc = _attend(tile, k, v, places, needed, past, scale)
+        _hand_in(
             m, sums, acc, y, tops, parts, arrived, split, count, row, kv_head, kv_heads, GROUP, G,
             FEW, HEAD, D,
         )  # fmt: skip
 
 
 @device
-def hand_in(
+def _hand_in(
     m, sums, acc, y, tops, parts, arrived, split, count, row, kv_head, kv_heads,
     GROUP: tl.constexpr, G: tl.constexpr, FEW: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
@@ -198,7 +198,7 @@ def _merge_all(
             sums_next = tl.load(tops_at + GROUP, mask=real & there, other=0.0, cache_modifier=".cg")
             acc_next = tl.load(parts_at, mask=held & there, other=0.0, cache_modifier=".cg")
             m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
-    put(y, acc, sums, row, kv_head, kv_heads, GROUP, FEW, HEAD, D)
+    _put(y, acc, sums, row, kv_head, kv_heads, GROUP, FEW, HEAD, D)
 
 
 def paged_attention(

@@ -119,7 +119,7 @@ def _ask(
 @shared_device
 def _attended(q, keys, values, needed, lost, scale, G: gl.constexpr, MMA: gl.constexpr,
               SPLIT: gl.constexpr, D: gl.constexpr):  # fmt: skip
-    """`attend` of attention.py, with keys and values [SPLIT, D] in shared memory."""
+    """`_attend` of attention.py, with keys and values [SPLIT, D] in shared memory."""
     score = gl.zeros([G, SPLIT], gl.float32, layout=MMA)
     score = mma_v2(q, keys.permute([1, 0]).load(gl.DotOperandLayout(1, MMA, 2)), score) * scale
     score = gl.where(needed[None, :], score, float("-inf"))
@@ -188,12 +188,10 @@ def _new_rows(
     mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
     shared: gl.constexpr = gl.SwizzledSharedLayout(8, max(1, 64 // D), min(8, D // 8), [1, 0])
     split, kv_head, row = gl.program_id(0), gl.program_id(1), gl.program_id(2).to(gl.int64)
-    position = gl.load(positions + row)
+    position, listed = gl.load(positions + row), table + row * columns
     inside = (position >= 0) & (position < limit)
     past = position >= columns * SIZE
-    listed = table + row * columns
-    shift = kv_head * HEAD
-    kv_dim = kv_heads * HEAD
+    shift, kv_dim = kv_head * HEAD, kv_heads * HEAD
     first = split * SPLIT
     token = first + gl.arange(0, SPLIT, layout=gl.SliceLayout(1, loads))
     column = first + gl.arange(0, SPLIT, layout=gl.SliceLayout(0, mma))
@@ -219,7 +217,7 @@ def _new_rows(
             q, head, HEAD, GROUP, q_eps, q_weight, c, s, G, HALF, HEAD, LANES, Q_ONE, form,
             lane_form, D,
         )  # fmt: skip
-        # Each warp makes the row's key and value: they go to whichever row of eight is theirs.
+        # Eight times alike, for whichever row of eight in shared memory is theirs.
         key = _turned(
             k, place * HEAD, 0, PATCH, k_eps, k_weight, c, s, PATCH, HALF, HEAD, LANES, K_ONE,
             form, lane_form, D,

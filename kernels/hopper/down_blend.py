@@ -1,6 +1,10 @@
 """The experts' last products and their weighted sum in one launch, the shared expert's too.
 
 Numerics: those of blend.py, of products rounded to bf16 as they would be stored.
+
+While tokens and tiles can be counted and their rows kept, each choice of a token is a program's,
+and so are the shared expert's row and its gate; the last of them to arrive adds them up. Beyond,
+one program takes a token's choices one after the other. The same operations either way.
 """
 
 from __future__ import annotations
@@ -14,13 +18,15 @@ from .dot import product, tile_columns, tile_rows
 from .experts import expert_count
 from .jit import device, kernel
 from .launch import bind
-from .overlap import wait
+from .overlap import release, wait
 from .scalar import round_bf16, sigmoid
 from .tiles import Tile
+from .workspace import COUNTERS, counters, has_room, scratch
 
 __all__ = ["down_blend", "shared_down_blend"]
 
 TILE = Tile(16, 32, 128, False, 4, 3)
+PART_TILE = Tile(16, 64, 128, False, 4, 3)
 
 
 @device
@@ -80,6 +86,63 @@ def _shared_down_blend(
     tl.store(y + row * n + c + r * 0, total.to(tl.bfloat16), mask=(r < 1) & (c < n))
 
 
+@device
+def _own_part(
+    x, ids, weight, shared_x, shared_weight, gate_x, gate_weight, row, column, part, experts, n, k,
+    shared_k, gate_k, COUNT: tl.constexpr, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, GATE_EVEN: tl.constexpr,
+):  # fmt: skip
+    """A choice's row, or the shared expert's, or its gate's logit in every column; rounded."""
+    expert = tl.load(ids + row * COUNT + part, mask=part < COUNT, other=0).to(tl.int64)
+    real = (expert >= 0) & (expert < experts)
+    # One product for all three, so that it is compiled once.
+    left = x + (row * COUNT + part) * k
+    right = weight + tl.where(real, expert, 0) * n * k
+    inner, outputs, first = k, n, column
+    if part == COUNT:
+        left, right, inner = shared_x + row * shared_k, shared_weight, shared_k
+    if part > COUNT:
+        left, right, inner = gate_x + row * gate_k, gate_weight, gate_k
+        outputs, first = 1, 0
+    ALL_EVEN: tl.constexpr = EVEN and SHARED_EVEN and GATE_EVEN
+    total = product(left, right, 0, first, 1, outputs, inner, R, N, K, ALL_EVEN, False)
+    return tl.where(real, round_bf16(total), float("nan"))
+
+
+@kernel
+def _parted_down_blend(
+    x, ids, weight, weights, shared_x, shared_weight, gate_x, gate_weight, y, parts, arrived,
+    experts, n, k, shared_k, gate_k, COUNT: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+    K: tl.constexpr, EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, GATE_EVEN: tl.constexpr,
+):  # fmt: skip
+    """parts: f32 [token, COUNT + 2, n], of which the last row is the gate's logit."""
+    release()
+    wait()
+    part, tile, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    value = _own_part(
+        x, ids, weight, shared_x, shared_weight, gate_x, gate_weight, row, tile * N, part, experts,
+        n, k, shared_k, gate_k, COUNT, R, N, K, EVEN, SHARED_EVEN, GATE_EVEN,
+    )  # fmt: skip
+    r, c = tile_rows(0, R, False), tile_columns(tile * N, N, False)
+    base = parts + row * (COUNT + 2) * n
+    tl.store(base + part * n + c + r * 0, value, mask=(r < 1) & (c < n))
+    tl.debug_barrier()
+    place = row * tl.num_programs(1) + tile
+    if tl.atomic_add(arrived + place, 1, sem="acq_rel", scope="gpu") == COUNT + 1:
+        tl.store(arrived + place, 0)
+        i = tile * N + tl.arange(0, N)
+        here = i < n
+        total = tl.zeros((N,), tl.float32)
+        for choice in tl.static_range(COUNT):
+            chosen = tl.load(base + choice * n + i, mask=here, other=0.0, cache_modifier=".cg")
+            scale = tl.load(weights + row * COUNT + choice)
+            total = tl.fma(tl.broadcast_to(scale, (N,)), chosen, total)
+        shared = tl.load(base + COUNT * n + i, mask=here, other=0.0, cache_modifier=".cg")
+        logit = tl.load(base + (COUNT + 1) * n + i, mask=here, other=0.0, cache_modifier=".cg")
+        total = tl.fma(sigmoid(logit), shared, total)
+        tl.store(y + row * n + i, total.to(tl.bfloat16), mask=here)
+
+
 def down_blend(
     *,
     x: torch.Tensor,
@@ -131,10 +194,13 @@ def shared_down_blend(
     hidden].
     """
     tokens, count, n, k, experts, tile = _sizes(x, ids, weight, y)
+    counted = tokens * triton.cdiv(n, PART_TILE.n) <= COUNTERS
+    parted = counted and has_room(tokens * (count + 2) * n)
+    tile = PART_TILE if parted else tile
     inter, hidden = matrix("shared_x", shared_x)[1], matrix("gate_x", gate_x)[1]
     read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared_x": shared_x}
     disjoint({"y": y}, {**read, "gate_x": gate_x, "shared_weight": shared_weight})
-    arguments = (
+    tensors = (
         bf16("x", x, (tokens * count, k)),
         i32("ids", ids, (tokens, count)),
         bf16("weight", weight, tuple(weight.shape)),
@@ -144,6 +210,8 @@ def shared_down_blend(
         bf16("gate_x", gate_x, (tokens, hidden)),
         bf16("gate_weight", gate_weight, (1, hidden)),
         bf16("y", y, (tokens, n)),
+    )
+    sizes = (
         experts,
         n,
         k,
@@ -155,8 +223,13 @@ def shared_down_blend(
         inter % tile.k == 0,
         hidden % tile.k == 0,
     )
-    grid = (tokens, triton.cdiv(n, tile.n))
-    return bind(_shared_down_blend, grid, arguments, tile.warps, tile.stages)
+    tiles = triton.cdiv(n, tile.n)
+    if parted:
+        own = (scratch(tokens * (count + 2) * n), counters())
+        grid = (count + 2, tiles, tokens)
+        return bind(_parted_down_blend, grid, (*tensors, *own, *sizes), tile.warps, tile.stages)
+    grid = (tokens, tiles)
+    return bind(_shared_down_blend, grid, (*tensors, *sizes), tile.warps, tile.stages)
 
 
 def _sizes(

@@ -81,7 +81,8 @@ def bind(
         )
         compiled._init_handles()
     except Exception as error:  # Triton's errors have no common class
-        raise RuntimeError(f"kernel {name} does not compile: {error}") from error
+        said = " ".join(str(error).split())
+        raise RuntimeError(f"kernel {name} does not compile: {said}") from error
     return Launch(compiled, whole, arguments, name, kept)
 
 

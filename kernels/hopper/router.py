@@ -1,8 +1,8 @@
 """The choice of experts: softmax over all, the greatest few, scaled so that they sum to one.
 
-Numerics: logits are bf16; e^(logit - greatest) in float32, summed by the written tree of sums.py;
-each over the sum is its score. The greatest scores are chosen, the lower id of a tie first, a NaN
-never before a number; the sum of their scores, in that order, divides each.
+Numerics: logits are bf16; e^(logit - greatest) in float32, summed over one thread an expert
+(sums.py); each over the sum is its score. The greatest scores are chosen, the lower id of a tie
+first, a NaN never before a number; the sum of their scores, in that order, divides each.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 import triton.language as tl
 
 from .check import bf16, disjoint, f32, i32, matrix
-from .jit import device, kernel
+from .jit import kernel
 from .launch import bind
 from .overlap import enter
 from .scalar import exp
-from .sums import power_of_two, tree_sum
+from .sums import LEAST_LANES, power_of_two, warps_of
 
 __all__ = ["top_k"]
 
@@ -24,36 +24,30 @@ ID_BITS = tl.constexpr(32)
 LAST_ID = tl.constexpr(0x7FFFFFFF)
 
 
-@device
-def softmax_scores(logits, experts):
-    """float32 scores of one row of logits, float32 [E] of which the first `experts` count."""
-    expert = tl.arange(0, logits.shape[0])
-    real = expert < experts
-    top = tl.max(tl.where(real & (logits == logits), logits, float("-inf")))
-    e = tl.where(real, exp(logits - top), 0.0)
-    return tl.div_rn(e, tl.broadcast_to(tree_sum(e), e.shape))
-
-
 @kernel
 def _top_k(logits, weights, ids, experts, count, E: tl.constexpr, C: tl.constexpr):
     enter()
     row = tl.program_id(0).to(tl.int64)
     expert, place = tl.arange(0, E), tl.arange(0, C)
     real = expert < experts
-    row_of = tl.load(logits + row * experts + expert, mask=real, other=0.0).to(tl.float32)
-    scores = softmax_scores(row_of, experts)
+    value = tl.load(logits + row * experts + expert, mask=real, other=float("-inf")).to(tl.float32)
+    top = tl.max(tl.where(value == value, value, float("-inf")))
+    e = tl.where(real, exp(value - top), 0.0)
+    scores = tl.div_rn(e, tl.broadcast_to(tl.sum(e), (E,)))
     # A score is at least 0, so its bits are in its order; NaN is below them, what is taken lowest.
     order = tl.where(scores == scores, scores.to(tl.int32, bitcast=True) + 1, 0).to(tl.int64)
     key = tl.where(real, (order << ID_BITS) | (LAST_ID - expert), -1)
     chosen = tl.zeros((C,), tl.float32)
     total = 0.0
     for choice in range(count):
-        best = LAST_ID - (tl.max(key) & LAST_ID)
-        score = tl.sum(tl.where(expert == best, scores, 0.0))
-        tl.store(ids + row * count + choice, best.to(tl.int32))
+        best = tl.max(key)
+        found = LAST_ID - (best & LAST_ID)
+        bits = (best >> ID_BITS).to(tl.int32)
+        score = tl.where(bits > 0, (bits - 1).to(tl.float32, bitcast=True), float("nan"))
+        tl.store(ids + row * count + choice, found.to(tl.int32))
         chosen = tl.where(place == choice, score, chosen)
         total = total + score
-        key = tl.where(expert == best, -1, key)
+        key = tl.where(expert == found, -1, key)
     value = tl.div_rn(chosen, tl.broadcast_to(total, (C,)))
     tl.store(weights + row * count + place, value, mask=place < count)
 
@@ -75,7 +69,7 @@ def top_k(*, logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, cou
         i32("ids", ids, (rows, count)),
         experts,
         count,
-        power_of_two(experts),
+        power_of_two(experts, LEAST_LANES),
         power_of_two(count),
     )
-    return bind(_top_k, (rows,), arguments)
+    return bind(_top_k, (rows,), arguments, warps_of(power_of_two(experts, LEAST_LANES)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,43 +23,25 @@ from .check import DEVICE
 from .jit import shared_device, shared_kernel
 from .launch import bind
 from .overlap import release, wait
-from .scalar import decay1, round_bf16, sigmoid, silu_mul1
+from .scalar import decay1, round_bf16, rsqrt, sigmoid, silu_mul1
+from .streams import MOST_ROWS, Stream, programs, stream_for
 from .sums import power_of_two
 
-__all__ = ["Linears", "Stream", "bind_stream", "stream_of"]
+__all__ = ["Linears", "Norm", "Stream", "bind_stream", "stream_for", "stream_of"]
 
-MOST_ROWS = 16
-LEAST_OUTPUTS = 8
-"""Outputs of a program of a small matrix: fewer would be loads without work."""
-MOST_OUTPUTS = 65536
-"""Those of a vocabulary keep memory busy as they are."""
-STEPS = (512, 256, 128, 64)
-STAGE_VALUES = 64 * 256
-"""Values of a stage's weights."""
-UNDER_WAY = 60 << 10
-"""Bytes of a multiprocessor's weights that are asked for ahead."""
-MOST_BYTES, HALF_BYTES = 220 << 10, 112 << 10
-"""Shared memory of a multiprocessor's stages; so much that the next launch's fit beside them."""
-SMALL_BYTES = 100 << 10
-"""A multiprocessor's share of a matrix that is under way as a whole, or nearly."""
-LEAST_STAGES, MOST_STAGES = 3, 8
 ALIGNED = 16
 """Bytes of a vector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
-    """Outputs that a program has room for, its step through k, its stages; which instruction."""
+class Norm:
+    """A residual add and the RMS norm after it, [rows, k]; `total` receives the sum."""
 
-    outputs: int
-    k: int
-    stages: int
-    warpgroup: bool
-
-    @property
-    def warps(self) -> int:
-        """Sixteen outputs are a warp's."""
-        return self.outputs // 16
+    delta: torch.Tensor
+    weight: torch.Tensor
+    total: torch.Tensor
+    eps: float
+    one_plus: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +57,8 @@ class Linears:
     """the matrix is gate above up, the output silu(gate) times up"""
     gates: tuple[torch.Tensor, ...] = ()
     """a_log and dt_bias: the matrix is b above a, the outputs decay and beta in float32"""
+    norm: Norm | None = None
+    """x is a stream: what is multiplied is the norm of it and what is added to it"""
 
     @property
     def n(self) -> int:
@@ -89,32 +72,6 @@ def stream_of(linears: Linears) -> Stream | None:
     if DEVICE != "cuda" or rows > MOST_ROWS or not _aligned(linears.x, *linears.weights):
         return None
     return stream_for(rows, linears.n, k, paired=linears.silu or bool(linears.gates))
-
-
-def stream_for(rows: int, n: int, k: int, *, paired: bool) -> Stream | None:
-    """How a few rows stream through n outputs of k, or pairs of them.
-
-    A multiprocessor's share of the outputs is one program's, or two programs', and enough of it
-    is under way to keep memory busy, or all of it. The steps are the best of a grid on an H200.
-    """
-    share = -(-n // multiprocessors())
-    pairs = 2 if paired else 1
-    room = MOST_BYTES if 2 * share * k * pairs > SMALL_BYTES else HALF_BYTES
-    outputs = next((most for most in (16, 32, 64) if share <= most), 64 if share <= 128 else 128)
-    programs_each = -(-share // outputs)
-    wide = outputs * pairs
-
-    def fitting(step: int) -> int:
-        """Stages that there is room for."""
-        return room // (2 * (wide + power_of_two(rows, 8)) * step * programs_each)
-
-    whole = (step for step in STEPS if k % step == 0 and step * wide <= STAGE_VALUES)
-    step = next((step for step in whole if fitting(step) >= LEAST_STAGES), None)
-    if n > MOST_OUTPUTS or programs_each > 2 or step is None:
-        return None
-    asked = 2 * share * step * pairs
-    stages = min(k // step, max(2, -(-UNDER_WAY // asked))) + 1
-    return Stream(outputs, step, min(stages, MOST_STAGES, fitting(step)), outputs >= 64)
 
 
 @shared_device
@@ -136,6 +93,29 @@ def _places(first, q_n, k_n, to_k, to_v, k, M: gl.constexpr, K: gl.constexpr, PA
         at += gl.where(o < q_n, 0, lead)
     at = gl.multiple_of(at, 8)
     return at[:, None] + gl.arange(0, K, layout=gl.SliceLayout(0, LOADS))[None, :]
+
+
+@shared_device
+def _parts(stream, delta, weight, rows, k, step, j, i, K: gl.constexpr):
+    """A step's stream, what is added to it, and its norm's weights."""
+    here = step * K + i < k
+    at = j * k + step * K + i
+    held = (j < rows) & here
+    return (
+        gl.load(stream + at, mask=held, other=0.0),
+        gl.load(delta + at, mask=held, other=0.0),
+        gl.load(weight + step * K + i, mask=here, other=0.0),
+    )
+
+
+@shared_device
+def _weighted(stream, delta, weight, ONE_PLUS: gl.constexpr):
+    """A residual add's rounded sum, and its values times the weights of their norm as bf16."""
+    value = round_bf16(stream.to(gl.float32) + delta.to(gl.float32))
+    w = weight.to(gl.float32)
+    if ONE_PLUS:
+        w = w + 1.0
+    return value, (value * w).to(gl.bfloat16)
 
 
 @shared_device
@@ -168,12 +148,17 @@ def _product(shared, x_shared, total, WARPGROUP: gl.constexpr):
 
 @shared_kernel
 def _streamed(
-    x, w, to_k, to_v, q_bias, k_bias, v_bias, residual, q_out, k_out, v_out, rows, q_n, k_n, v_n,
-    k, M: gl.constexpr, R: gl.constexpr, K: gl.constexpr, S: gl.constexpr, WARPGROUP: gl.constexpr,
+    x, w, to_k, to_v, q_bias, k_bias, v_bias, residual, q_out, k_out, v_out, norm_weight, sum_out,
+    eps, rows, q_n, k_n, v_n, k, M: gl.constexpr, R: gl.constexpr, K: gl.constexpr,
+    S: gl.constexpr, WARPGROUP: gl.constexpr,
     PARTS: gl.constexpr, Q_BIAS: gl.constexpr, K_BIAS: gl.constexpr, V_BIAS: gl.constexpr,
     ADDS: gl.constexpr, SILU: gl.constexpr, GATES: gl.constexpr,
+    NORM: gl.constexpr, ONE_PLUS: gl.constexpr,
 ):  # fmt: skip
     """W is q's matrix (or the only one); to_k and to_v lead from it to the others', in elements.
+
+    NORM: residual is added to x, sum_out receives the sum, and its norm is what is multiplied: its
+    elements times their weights are, and 1 / RMS is applied to the products.
 
     GATES: w is b above a, k_bias is a_log, v_bias dt_bias, q_out the decay, k_out beta.
     """
@@ -195,7 +180,7 @@ def _streamed(
     first = gl.program_id(0) * n // gl.num_programs(0)
     count = (gl.program_id(0) + 1) * n // gl.num_programs(0) - first
     held = (gl.arange(0, M, layout=gl.SliceLayout(1, loads)) < count)[:, None]
-    at = _places(first, q_n, k_n, to_k, to_v, k, M, K, PARTS, loads)
+    places = _places(first, q_n, k_n, to_k, to_v, k, M, K, PARTS, loads)
     second = n.to(gl.int64) * k
     ws = gl.allocate_shared_memory(gl.bfloat16, [S, M, K], w_form)
     others = ws
@@ -205,35 +190,52 @@ def _streamed(
     steps = k // K
     for stage in gl.static_range(S - 1):
         here = held & (stage < steps)
-        _ask(w, second, at + stage * K, ws.index(stage), others.index(stage), here, PAIRED)
+        _ask(w, second, places + stage * K, ws.index(stage), others.index(stage), here, PAIRED)
         async_copy.commit_group()
     j = gl.arange(0, R, layout=gl.SliceLayout(1, loads))[:, None]
     x_at = x + j * k + gl.arange(0, K, layout=gl.SliceLayout(0, loads))[None, :]
     total = gl.zeros([M, R], gl.float32, layout=mma)
     other = gl.zeros([M, R], gl.float32, layout=mma)
     wait()
-    for stage in gl.static_range(S - 1):
-        here = (j < rows) & (stage < steps)
-        async_copy.async_copy_global_to_shared(xs.index(stage), x_at + stage * K, mask=here)
-    # Empty groups: so that the first turn too finds all but the last S - 2 complete.
-    for _ in gl.static_range(S - 1):
-        async_copy.commit_group()
+    squares = gl.zeros([R, K], gl.float32, layout=loads)
+    i = gl.arange(0, K, layout=gl.SliceLayout(0, loads))[None, :]
+    if NORM:
+        stream, delta, weights = _parts(x, residual, norm_weight, rows, k, 0, j, i, K)
+    else:
+        for stage in gl.static_range(S - 1):
+            here = (j < rows) & (stage < steps)
+            async_copy.async_copy_global_to_shared(xs.index(stage), x_at + stage * K, mask=here)
+        # Empty groups: so that the first turn too finds all but the last S - 2 complete.
+        for _ in gl.static_range(S - 1):
+            async_copy.commit_group()
     for step in range(steps):
+        full = step % S
+        if NORM:
+            added, values = _weighted(stream, delta, weights, ONE_PLUS)
+            squares = gl.fma(added, added, squares)
+            mine = (j < rows) & (gl.program_id(0) == 0)
+            gl.store(sum_out + j * k + step * K + i, added.to(gl.bfloat16), mask=mine)
+            xs.index(full).store(values)
+            stream, delta, weights = _parts(x, residual, norm_weight, rows, k, step + 1, j, i, K)
         async_copy.wait_group(S - 2)
         if WARPGROUP:
             fence_async_shared()
         gl.thread_barrier()
-        full = step % S
         total = _product(ws.index(full), xs.index(full), total, WARPGROUP)
         if PAIRED:
             other = _product(others.index(full), xs.index(full), other, WARPGROUP)
         ahead = step + S - 1
         free = ahead % S
         here = held & (ahead < steps)
-        _ask(w, second, at + ahead * K, ws.index(free), others.index(free), here, PAIRED)
-        here = (j < rows) & (ahead < steps)
-        async_copy.async_copy_global_to_shared(xs.index(free), x_at + ahead * K, mask=here)
+        _ask(w, second, places + ahead * K, ws.index(free), others.index(free), here, PAIRED)
+        if not NORM:
+            here = (j < rows) & (ahead < steps)
+            async_copy.async_copy_global_to_shared(xs.index(free), x_at + ahead * K, mask=here)
         async_copy.commit_group()
+    if NORM:
+        inverse = rsqrt(gl.sum(squares, 1) / k + eps)
+        inverse = gl.convert_layout(inverse, gl.SliceLayout(0, mma))[None, :]
+        total, other = total * inverse, other * inverse
     o = gl.arange(0, M, layout=gl.SliceLayout(1, mma))[:, None]
     r = gl.arange(0, R, layout=gl.SliceLayout(0, mma))[None, :]
     o = gl.where(o < count, first + o, n)
@@ -263,6 +265,8 @@ def _streamed(
 def bind_stream(linears: Linears, stream: Stream) -> object:
     """The launch of matrices that `stream_for` found a stream for."""
     rows, k = linears.x.shape
+    norm = linears.norm
+    added = linears.residual if norm is None else norm.delta
     places = [weight.data_ptr() for weight in linears.weights]
     leads = _three([(place - places[0]) // 2 for place in places], 0)
     sizes = [linears.n] if linears.gates else [y.shape[1] for y in linears.outputs]
@@ -272,8 +276,11 @@ def bind_stream(linears: Linears, stream: Stream) -> object:
         linears.weights[0],
         *leads[1:],
         *_three([linears.x if bias is None else bias for bias in biases], linears.x),
-        linears.x if linears.residual is None else linears.residual,
+        linears.x if added is None else added,
         *_three(linears.outputs, linears.x),
+        linears.x if norm is None else norm.weight,
+        linears.x if norm is None else norm.total,
+        0.0 if norm is None else norm.eps,
         rows,
         *_three(sizes, 0),
         k,
@@ -287,6 +294,8 @@ def bind_stream(linears: Linears, stream: Stream) -> object:
         linears.residual is not None,
         linears.silu,
         bool(linears.gates),
+        norm is not None,
+        norm is not None and norm.one_plus,
     )
     grid = (programs(linears.n, stream.outputs),)
     return bind(_streamed, grid, arguments, stream.warps, kept=linears)
@@ -295,18 +304,6 @@ def bind_stream(linears: Linears, stream: Stream) -> object:
 def _aligned(*tensors: torch.Tensor) -> bool:
     """Whether rows of these can be copied in whole vectors."""
     return all(tensor.data_ptr() % ALIGNED == 0 for tensor in tensors)
-
-
-def programs(n: int, most: int) -> int:
-    """As many as there are multiprocessors, or several times that; each with at most `most`."""
-    here = multiprocessors()
-    return max(1, min(here * -(-n // (here * most)), n // LEAST_OUTPUTS))
-
-
-@cache
-def multiprocessors() -> int:
-    """Of the GPU that runs the kernels."""
-    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
 
 
 def _three(values: Sequence[Any], absent: Any) -> tuple[Any, ...]:

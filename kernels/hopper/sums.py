@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .jit import device
 
-__all__ = ["lanes_for", "power_of_two", "tree_sum", "warps_of"]
+__all__ = ["LEAST_LANES", "lanes_for", "power_of_two", "tree_sum", "warps_of"]
 
 MOST_LANES, LEAST_LANES = 1024, 32
 PER_LANE = 4

@@ -12,7 +12,7 @@ import torch
 
 from .check import DEVICE
 
-__all__ = ["COUNTERS", "counters", "reserve", "scratch"]
+__all__ = ["COUNTERS", "counters", "has_room", "reserve", "scratch"]
 
 COUNTERS = 4096
 _held: dict[str, torch.Tensor] = {}
@@ -27,6 +27,11 @@ def reserve(num_bytes: int, take: Callable[[int], torch.Tensor]) -> None:
     whole = take(4 * COUNTERS + num_bytes)
     whole[: 4 * COUNTERS].zero_()
     _held["whole"] = whole
+
+
+def has_room(num_floats: int) -> bool:
+    """Whether so many floats need no more than was reserved, if anything was."""
+    return "whole" not in _held or _held["whole"].numel() - 4 * COUNTERS >= 4 * num_floats
 
 
 def scratch(num_floats: int) -> torch.Tensor:

@@ -146,7 +146,7 @@ def _companions(run: Run) -> Iterator[Problem]:
     }
     for key, others in needs.items():
         given = any(getattr(run, other) is not None for other in others)
-        given = given or (key, mode) == ("mtp", "swap")
+        given = given or (key == "mtp" and mode in ("swap", "invariance"))
         asked = getattr(run, key) or (key == "ragged" and run.ragged is False)
         is_said = mode == "all" or (mode in others and getattr(run, mode) is None)
         is_read = key not in DECODED or _decodes(run)

@@ -201,7 +201,8 @@ class Run(Frozen):
     fragment_slots: bool = Field(description="leave a gap in the middle of the batch's slots")
     verify: Widths | None = Field(description="verify widths K (mode verify)")
     mtp: Annotated[bool | Literal["auto"], BeforeValidator(yes_no_or_auto)] = Field(
-        description="with verify: run and compare the draft head too; auto: where there is one"
+        description="with verify or invariance: run and compare the draft head too; auto: where "
+        "there is one"
     )
     verify_batch: Widths | None = Field(description="sequences per batched verify")
     verify_batch_ks: Widths | None = Field(description="widths K of the batched verify")

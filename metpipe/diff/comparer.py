@@ -86,10 +86,11 @@ class Comparer:
         return outcome
 
     def ids(self, index: int | None, reference: Sequence[int], run: Sequence[int]) -> bool:
-        """Compares ids that a draft head gave beside a step's rows; true when equal."""
+        """Compares the ids that a step chose and those of its draft head; true when equal."""
         if tuple(reference) == tuple(run):
             return True
-        note = f"draft ids are {list(run)}, the reference's are {list(reference)}"
+        note = f"ids are {different_ids(run, reference)}, the reference's are "
+        note += different_ids(reference, run)
         known = self.found.get(index)
         if known is None:
             self.found[index] = Difference(index, 0, None, (), note)
@@ -183,3 +184,9 @@ def severity_of(reference: Buffer, run: Buffer, rows: tuple[int, ...]) -> Severi
     if ours.ndim == 2:
         ours, theirs = ours[list(rows)], theirs[list(rows)]
     return measure(ours.to(theirs.device), theirs)
+
+
+def different_ids(ours: Sequence[int], theirs: Sequence[int]) -> str:
+    """Those of `ours` that are not at the same place in `theirs`, each with its place."""
+    places = [i for i, one in enumerate(ours) if tuple(theirs[i : i + 1]) != (one,)]
+    return ", ".join(f"{ours[i]} at {i}" for i in places) or "fewer"

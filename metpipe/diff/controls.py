@@ -66,18 +66,21 @@ def judge_detection(
     baseline: Comparison | None = None,
     owner_of: Callable[[int], int] = lambda row: row,
     recovers: bool = False,
+    writes: bool = False,
+    keeps: bool = False,
 ) -> Control:
     """A run with one changed input, compared with the reference.
 
     `baseline` is the same forward's unchanged run against the same reference. What differs there
     already is the forward's own difference, judged by that comparison, and no leak of the change.
     `owner_of` says which sequence a row of a step belongs to. `recovers`: the changed input is a
-    draft that was rejected, so that later steps must be equal again.
+    draft that was rejected, so that later steps must be equal again. `writes`: what the changed
+    step itself writes must differ too; `keeps`: some state at the end must.
     Raises ValueError when the changed step was not compared.
     """
     if not PREFILL <= changed_step < comparison.steps:
         raise ValueError(f"changed step {changed_step} is not one of {comparison.steps} steps.")
-    changed = _Changed(changed_step, changed_row, owner_of, recovers)
+    changed = _Changed(changed_step, changed_row, owner_of, recovers, writes, keeps)
     verdict, text = changed.judge(_Seen.of(comparison, baseline, (changed_step, changed_row)))
     where = "in the prompt" if changed_step == PREFILL else f"at step {changed_step}"
     return Control(
@@ -99,6 +102,10 @@ class _Seen:
     states: frozenset[Place]
     ends: frozenset[str]
     """states that differ at the end"""
+    written: frozenset[Place]
+    """as `states`, the forward's own differences too"""
+    any_end: bool
+    """whether any state differs at the end, a difference of the forward's own too"""
 
     @classmethod
     def of(cls, comparison: Comparison, baseline: Comparison | None, changed: Place) -> _Seen:
@@ -106,10 +113,11 @@ class _Seen:
         rows, states = places(comparison), state_places(comparison)
         ends = frozenset(comparison.state_diff)
         if baseline is None:
-            return cls(rows, states, ends)
+            return cls(rows, states, ends, states, bool(ends))
         own_ends = frozenset(baseline.state_diff)
         own = places(baseline) - {changed}
-        return cls(rows - own, states - state_places(baseline), ends - own_ends)
+        kept = states - state_places(baseline)
+        return cls(rows - own, kept, ends - own_ends, states, bool(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,8 @@ class _Changed:
     row: int
     owner_of: Callable[[int], int]
     recovers: bool
+    writes: bool
+    keeps: bool
 
     def judge(self, seen: _Seen) -> tuple[ControlVerdict, str]:
         """Exactly there, in that sequence alone, and never before."""
@@ -138,9 +148,18 @@ class _Changed:
             return "late", f"seen {later} (blind at the changed step)"
         if rows[0] < self.row:
             return "early", f"row {rows[0]} of the step moved, before row {self.row}, the changed"
+        if self._state_is_blind(seen):
+            return "blind", "seen in logits, and in no state (the states' comparison is blind)"
         if self.recovers and (lingers := self._lingers(seen, moved)):
             return "lingers", lingers
         return "ok", "seen there, and nowhere before" + (" or after" if self.recovers else "")
+
+    def _state_is_blind(self, seen: _Seen) -> bool:
+        """Whether the change should have moved a state, and none was seen to differ."""
+        place = (self.step, self.owner_of(self.row))
+        if self.writes and place not in seen.written:
+            return True
+        return self.keeps and not seen.any_end
 
     def _early(self, first: int) -> str | None:
         if first >= self.step:

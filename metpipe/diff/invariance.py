@@ -24,6 +24,7 @@ __all__ = [
     "compare_sides",
     "judge_changed_cell",
     "judge_repeat_cell",
+    "own_states",
 ]
 
 
@@ -86,25 +87,25 @@ class Cell:
 
 
 def compare_sides(
-    ours: Side,
+    known: Mapping[str, Side],
     theirs: Side,
-    points: Iterable[Point],
+    points: Iterable[tuple[str, Point]],
     *,
     variant: str,
     axis: str,
     name: str,
     promised: bool,
 ) -> Cell:
-    """Compare every point byte for byte.
+    """Compare every point byte for byte; each says which of the known sides has its own row.
 
     Raises NothingComparedError without a point.
     """
     found: list[tuple[int, int, int]] = []
     severities = []
     count = 0
-    for point in sorted(points, key=lambda point: point.theirs):
+    for key, point in sorted(points, key=lambda found: found[1].theirs):
         count += 1
-        our_V, their_V = ours.rows[point.ours], theirs.rows[point.theirs]
+        our_V, their_V = known[key].rows[point.ours], theirs.rows[point.theirs]
         outcome = compare_bytes(our_V, their_V)
         if not outcome:
             assert outcome.first is not None, "bytes differ somewhere"
@@ -125,6 +126,17 @@ def compare_sides(
         differing=len(found),
         severity=worst(severity for severity in severities if severity is not None),
     )
+
+
+def own_states(side: Side, sequence: int) -> dict[str, str]:
+    """State -> digest, of one of the side's sequences; alone it has no number."""
+    prefix = f"sequence {sequence}, "
+    numbered = {
+        label.removeprefix(prefix): digest
+        for label, digest in side.states.items()
+        if label.startswith(prefix)
+    }
+    return numbered or dict(side.states)
 
 
 def broken_promises(cells: Iterable[Cell]) -> Iterator[str]:

@@ -216,6 +216,29 @@ def digests_see_an_exchange(bench: Bench) -> Finding:
     return "two exchanged logits have one digest" if bench.compare_digests(run) else None
 
 
+def other_ids_are_seen(bench: Bench) -> Finding:
+    comparer = bench.make("self-test")
+    comparer.prefill(bench.logits, bench.logits.clone())
+    comparer.step(0, bench.logits, bench.logits.clone())
+    equal = comparer.ids(0, (3, 4), (3, 4)) and bool(comparer.result())
+    seen = not comparer.ids(0, (3, 4), (3, 5)) and not comparer.result()
+    return None if equal and seen else "another id beside equal logits was not seen"
+
+
+def other_states_are_seen(bench: Bench) -> Finding:
+    """After a step, and at the end."""
+    found = []
+    for step, end in (("a", "a"), ("b", "a"), ("a", "b")):
+        comparer = bench.make("self-test")
+        comparer.prefill(bench.logits, bench.logits.clone())
+        comparer.step(0, bench.logits, bench.logits.clone())
+        comparer.step_states(0, ("a", "a"), ("a", step))
+        comparer.state({"l0.k": "a"}, {"l0.k": end})
+        found.append(bool(comparer.result()))
+    expected = [True, False, False]
+    return None if found == expected else f"equal, other after a step, other at the end: {found}"
+
+
 CHECKS: dict[str, Callable[[Bench], Finding]] = {
     check.__name__.replace("_", " "): check
     for check in (
@@ -231,5 +254,7 @@ CHECKS: dict[str, Callable[[Bench], Finding]] = {
         nothing_is_refused,
         digests_see_a_flipped_bit,
         digests_see_an_exchange,
+        other_ids_are_seen,
+        other_states_are_seen,
     )
 }

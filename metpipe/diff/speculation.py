@@ -17,14 +17,17 @@ def draft_tokens(
 
     `committed` is the position of the last committed token in the continuation; 0 stands for a
     draft past its end. At odd steps one draft is made wrong, each place in turn, so that whole and
-    partial accepts both occur. Raises ValueError for a width without drafts.
+    every partial accept occur. Odd steps alone would pass by every other place of an even number of
+    drafts, so there every second odd step counts (diff.md 3.3 does not).
+    Raises ValueError for a width without drafts.
     """
     if width < 2:
         raise ValueError(f"verify width {width}: one row is the committed token, drafts need more.")
     places = range(committed + 1, committed + width)
     drafts = [continuation[at] if at < len(continuation) else 0 for at in places]
     if step % 2:
-        wrong = step % (width - 1)
+        turn = step if width % 2 == 0 else step // 2
+        wrong = turn % (width - 1)
         drafts[wrong] = (drafts[wrong] + 1) % vocab_size
     return tuple(drafts)
 

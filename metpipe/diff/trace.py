@@ -31,6 +31,8 @@ class Trace:
     """The step and the wait for its logits, milliseconds."""
     accepted: tuple[tuple[int, ...], ...] = ()
     """Of each verify step, the drafts that each sequence accepted."""
+    chosen: tuple[tuple[int, ...], ...] = ()
+    """Greedy ids of the main model's rows: before the first step, then of each."""
     drafted: tuple[tuple[int, ...], ...] = ()
     """Ids that the draft head gave: before the first step, then after each."""
     draft_ms: tuple[float, ...] = ()

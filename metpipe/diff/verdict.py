@@ -16,14 +16,14 @@ from metpipe.diff.invariance import Cell, broken_promises
 from metpipe.diff.records import Check, Control, MovedBytes, VacuousPair
 from metpipe.errors import Exit
 
-__all__ = ["Case", "Evidence", "Expect", "Verdict", "groundless", "judge"]
+__all__ = ["Evidence", "Expect", "JudgedCase", "Verdict", "groundless", "judge"]
 
 Expect = Literal["equal", "report"]
 """Whether a comparison is judged, or only shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class JudgedCase:
     """One comparison, of which case (prompt, width) it is, and whether it is judged."""
 
     name: str
@@ -40,11 +40,13 @@ class Case:
 class Evidence:
     """Everything that a verdict is made of."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[JudgedCase, ...]
     repeats: tuple[Control, ...]
     controls: tuple[Control, ...]
     self_test: tuple[Check, ...]
     moved: tuple[MovedBytes, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    """A sentence for each place at which a judged forward, or the reference, contradicts itself."""
     unexercised: tuple[str, ...] = ()
     """A sentence for each path that should have run and did not."""
     vacuous: tuple[VacuousPair, ...] = ()
@@ -91,6 +93,7 @@ def wrong(evidence: Evidence) -> Iterator[str]:
         if case.judged and not case.comparison:
             yield f"{case.name}, {case.comparison.sentence}"
     yield from broken_promises(evidence.cells)
+    yield from evidence.contradictions
     shown_only = unjudged_variants(evidence)
     for moved in evidence.moved:
         if moved.labels and moved.variant not in shown_only:

@@ -15,7 +15,7 @@ import torch
 
 from metpipe.circuit import padded_rows
 from metpipe.engine.disclosure import Coverage, Disclosure, PlanFacts, digest_of_names
-from metpipe.engine.graphs import capture
+from metpipe.engine.graphs import Captured, capture
 from metpipe.engine.pools import Sequence
 from metpipe.engine.program import Launch
 from metpipe.engine.step_inputs import RowRun
@@ -151,6 +151,12 @@ class Forward:
                     snapshots[verified.first_snapshot + kept - 1]
                 )
 
+    def chosen(self, rows: int) -> list[int]:
+        """The greedy ids that the last step gave for its first `rows` rows of logits."""
+        assert self._last is not None, "no step ran"
+        found: list[int] = self._last.tokens_S1[:rows, 0].tolist()
+        return found
+
     def save_hidden(self, rows: Items[int]) -> None:
         """Let the next drafts start from these rows of the last step, one for each sequence."""
         assert self._last is not None, "no step ran"
@@ -233,6 +239,7 @@ class Forward:
         else:
             self.observe(mode, rows, runs, bound)
         self._ran[mode, rows] += 1
+        _note_reach(mode, runs)
         self._note_slots((mode, rows), tuple(run.sequence.slot for run in runs))
         self._last = bound
         self.seconds += time.perf_counter() - begin
@@ -266,6 +273,7 @@ class Forward:
             key: plan for key in sorted(self._ran) if (plan := self._bound[key].plan) is not None
         }
         decode = self._bound.get(("decode", 1))
+        captured = [b.run for b in self._bound.values() if isinstance(b.run, Captured)]
         return Disclosure(
             forward=self.kind,
             plan_digests={f"{mode} {rows}": plan.digest for (mode, rows), plan in plans.items()},
@@ -285,11 +293,21 @@ class Forward:
             steps={f"{mode} {rows}": count for (mode, rows), count in sorted(self._ran.items())},
             seconds=self.seconds,
             graphs=self.graphs,
-            captures=len(self._bound) if self.graphs else 0,
-            replays=sum(self._ran.values()) if self.graphs else 0,
+            captures=len(captured),
+            replays=sum(step.replays for step in captured),
         )
 
     def close(self) -> None:
         """Drop the programs and give the runner's buffers back."""
         self._bound.clear()
         self.runner.close()
+
+
+def _note_reach(mode: str, runs: Items[RowRun]) -> None:
+    """How far each sequence's cache has been written: what lies behind is nobody's yet."""
+    for run in runs:
+        end = run.position + len(run.tokens)
+        if mode == "draft":
+            run.sequence.draft_reached = max(run.sequence.draft_reached, end)
+        else:
+            run.sequence.reached = max(run.sequence.reached, end)

@@ -10,10 +10,22 @@ import torch
 
 from metpipe.engine.program import Launch
 
-__all__ = ["capture"]
+__all__ = ["Captured", "capture"]
 
 
-def capture(run: Launch) -> Launch:
+class Captured:
+    """A captured step: calling it replays it, which is counted."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self._graph = graph
+        self.replays = 0
+
+    def __call__(self) -> None:
+        self.replays += 1
+        self._graph.replay()
+
+
+def capture(run: Launch) -> Captured:
     """The step as a graph. Capturing runs nothing; its kernels were compiled when they were bound.
 
     On the current stream the replay stands behind what was enqueued before it.
@@ -21,4 +33,4 @@ def capture(run: Launch) -> Launch:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph.replay
+    return Captured(graph)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,10 +123,11 @@ def load_kernel_set(folder: Path, *, package: str, on: str = BUILT_IN) -> Kernel
     return loaded
 
 
-def _families() -> frozenset[str]:
-    """Every family that a circuit describes."""
-    files = (kernels_dir() / "circuits").glob("*.config.toml")
-    return frozenset(file.name.removesuffix(".config.toml") for file in files)
+def _families() -> dict[str, bool]:
+    """Every family that a circuit describes, and whether it describes a draft head."""
+    folder = kernels_dir() / "circuits"
+    names = [file.name.removesuffix(".config.toml") for file in folder.glob("*.config.toml")]
+    return {name: "draft" in tomllib.loads(_read(folder / f"{name}.toml")) for name in names}
 
 
 def _read(path: Path) -> str:

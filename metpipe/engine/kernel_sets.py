@@ -129,7 +129,13 @@ def _refuse_other_hardware(theirs: KernelSet, builtin: KernelSet) -> None:
 
 def _rules_of(kernels: KernelSet) -> RuleSet:
     path = kernels.folder / "FUSIONS.toml"
-    return parse_fusions(kernels.texts["FUSIONS.toml"], str(path))
+    rules = parse_fusions(kernels.texts["FUSIONS.toml"], str(path))
+    if rules.runtimes:
+        raise ConfigError(
+            f"{path}: the runtime condition {min(rules.runtimes)} plans two ways of one step, and "
+            "this engine runs one; take it out, and let `when` or a lever choose"
+        )
+    return rules
 
 
 def _of_overlay(rules: RuleSet, theirs: KernelSet, builtin: KernelSet) -> RuleSet:

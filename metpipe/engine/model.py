@@ -29,6 +29,9 @@ __all__ = ["Model"]
 
 POISONED_KEY = 64.0
 """Far beyond any key, exact in bf16."""
+POISONED_STATE = 0x7FA00000
+"""A signaling NaN in f32: a kernel that updates it in place leaves a quiet one, which is seen to
+have moved; a quiet one's bits would stay."""
 
 
 @dataclass(slots=True)
@@ -80,7 +83,8 @@ class Model:
     def poison(self) -> None:
         """Write over all state, so that no right bytes of an earlier run are there to be read.
 
-        NaN, which a weight of zero does not hide; a number for keys, whose NaN a masked maximum
+        NaN, which a weight of zero does not hide (in a recurrent state one that no arithmetic
+        leaves as it is); a number for keys, whose NaN a masked maximum
         may drop. What no sequence was handed since the last time is as it was then, unless
         `distrust` says otherwise. Opening a sequence zeroes its slot again. No sequence
         may be open.
@@ -92,7 +96,10 @@ class Model:
             used = (slots if is_slot else blocks).taken_below if self._poisoned else len(pool)
             is_key = self.circuit.states[name].local.endswith(".k")
             for part in (pool[: used * unit], pool[-unit:]):  # the last is the dummy's
-                part.fill_(POISONED_KEY if is_key else math.nan)
+                if is_slot:
+                    part.view(torch.int32).fill_(POISONED_STATE)
+                else:
+                    part.fill_(POISONED_KEY if is_key else math.nan)
         for pool in self.snapshots.values():
             pool.fill_(math.nan)
         if self.drafter_hidden_SD is not None:
@@ -145,9 +152,13 @@ class Model:
         """State -> 128-bit hex over what the sequence has committed."""
         return self.digests.of(sequence)
 
-    def unowned_digests(self, *owners: Sequence) -> dict[str, str]:
-        """State -> 128-bit hex over every block and slot that no owner holds and no dummy is."""
-        return self.digests.unowned(owners, self.sizes.num_blocks, self.sizes.num_slots)
+    def unowned_digests(self, *owners: Sequence, dummies: bool = False) -> dict[str, str]:
+        """State -> 128-bit hex over every block and slot that no owner holds.
+
+        `dummies`: the block and the slot of padding rows too.
+        """
+        sizes = self.sizes
+        return self.digests.unowned(owners, sizes.num_blocks, sizes.num_slots, dummies=dummies)
 
     def hash_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
         """128-bit hex of each row's bytes, all in one call."""

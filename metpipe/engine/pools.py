@@ -68,6 +68,10 @@ class Sequence:
     length: int = 0
     draft_length: int = 0
     """tokens of the draft head's own cache, which starts empty and lies in the same blocks"""
+    reached: int = 0
+    """tokens that some step has written, rejected ones too: beyond them its blocks are reserved"""
+    draft_reached: int = 0
+    """the same of the draft head's cache"""
     open: bool = True
 
 

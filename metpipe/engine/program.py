@@ -9,6 +9,7 @@ import torch
 
 from metpipe.circuit import Group, Kernel, Layout, Plan, edge_rows
 from metpipe.engine.kernel_arguments import ArgumentSources
+from metpipe.engine.kernel_sets import OVERLAY
 from metpipe.errors import ConfigError
 
 __all__ = ["Launch", "Program", "arena_views", "compile_program"]
@@ -87,6 +88,26 @@ def _bind(
         raise ConfigError(f"{said} refused the arguments of its args table: {error}") from error
     except RuntimeError as error:
         raise ConfigError(f"{said}: {error}") from error
+    except Exception as error:
+        if not kernel.module.startswith(OVERLAY):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{said} raised when it was bound: {what}") from error
     if not callable(launch):
         raise ConfigError(f"{said} returned {launch!r}, which is no launch; return bind(...)")
-    return launch
+    return _of_theirs(launch, said) if kernel.module.startswith(OVERLAY) else launch
+
+
+def _of_theirs(launch: Launch, said: str) -> Launch:
+    """A launch of a user's folder: what it raises is the user's, and is told as such."""
+    if hasattr(launch, "header"):
+        return launch  # compiled and bound by the built-in set: nothing of theirs can raise
+
+    def run() -> None:
+        try:
+            launch()
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{said} raised when it was launched: {what}") from error
+
+    return run

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from metpipe.circuit.strict import Table, read_toml
 from metpipe.errors import ConfigError
 
-__all__ = ["OF_THE_MACHINE", "TRIED", "Promise", "check_promises", "parse_promises"]
+__all__ = [
+    "OF_A_HEAD",
+    "OF_THE_MACHINE",
+    "TRIED",
+    "Promise",
+    "check_promises",
+    "parse_promises",
+]
 
-TRIED = ("width", "padding", "slot", "neighbours", "verify", "prefill_chunks", "prefill_decode")
-"""The axes of the invariance table."""
+OF_A_HEAD = ("draft",)
+"""Axes of families that may have a draft head."""
+TRIED = (
+    "width",
+    "padding",
+    "slot",
+    "neighbours",
+    "verify",
+    "prefill_chunks",
+    "prefill_decode",
+    *OF_A_HEAD,
+)
+"""The axes of the invariance table, which has legs for each of them."""
 OF_THE_MACHINE = ("threads", "vector_width")
 """Axes that one run can't try: it has one machine."""
 
@@ -46,11 +64,12 @@ def parse_promises(text: str, source: str) -> tuple[Promise, ...]:
 
 
 def check_promises(
-    promises: Sequence[Promise], source: str, families: Collection[str], *, whole: bool
+    promises: Sequence[Promise], source: str, families: Mapping[str, bool], *, whole: bool
 ) -> None:
     """Refuse promises of what is no family, and a family of which only some axes are spoken of.
 
-    `whole`: of a shipped set. A folder that is laid over one says only what it says otherwise.
+    `families`: whether each may have a draft head. `whole`: of a shipped set. A folder that is laid
+    over one says only what it says otherwise.
 
     Raises:
         ConfigError: naming file, family and axis: what nobody speaks of is silently not judged.
@@ -61,7 +80,13 @@ def check_promises(
                 f"{source}: arch = {arch!r} is no family; those are {', '.join(sorted(families))}"
             )
         said = {promise.axis for promise in promises if promise.arch == arch}
-        missing = [axis for axis in TRIED if axis not in said]
+        if not families[arch] and (slip := said.intersection(OF_A_HEAD)):
+            raise ConfigError(
+                f"{source}: {arch} has no draft head, and a promise with axis = {min(slip)!r}; "
+                "leave it out"
+            )
+        tried = [axis for axis in TRIED if families[arch] or axis not in OF_A_HEAD]
+        missing = [axis for axis in tried if axis not in said]
         if whole and missing:
             raise ConfigError(
                 f"{source}: {arch} has no promise with axis = {missing[0]!r}; add one, with "

@@ -17,7 +17,7 @@ from metpipe.engine.pools import Sequence
 if TYPE_CHECKING:
     from metpipe.engine.model import Model
 
-__all__ = ["restore", "save"]
+__all__ = ["last_byte_of", "restore", "save"]
 
 HEADER = struct.Struct("<QQ")
 
@@ -26,7 +26,7 @@ def save(model: Model, sequence: Sequence) -> torch.Tensor:
     """The record, uint8 [bytes] in the host's memory."""
     header = HEADER.pack(sequence.length, sequence.draft_length)
     parts = [torch.frombuffer(bytearray(header), dtype=torch.uint8)]
-    for pool, rows in _places(model, sequence):
+    for _, pool, rows in _places(model, sequence):
         parts.append(pool[rows].reshape(-1).view(torch.uint8).cpu())
     return torch.cat(parts)
 
@@ -38,9 +38,10 @@ def restore(model: Model, sequence: Sequence, record_B: torch.Tensor) -> None:
     """
     header = bytes(record_B[: HEADER.size].numpy())
     sequence.length, sequence.draft_length = HEADER.unpack(header)
+    sequence.reached, sequence.draft_reached = sequence.length, sequence.draft_length
     model.pool.reserve(sequence, sequence.length)
     at = HEADER.size
-    for pool, rows in _places(model, sequence):
+    for _, pool, rows in _places(model, sequence):
         count = len(rows) * pool.shape[1] * pool.element_size()
         if at + count > len(record_B):
             raise ValueError(f"a record of {len(record_B)} bytes ends before its state does")
@@ -51,14 +52,27 @@ def restore(model: Model, sequence: Sequence, record_B: torch.Tensor) -> None:
         raise ValueError(f"a record of {len(record_B)} bytes, of which {at} are state")
 
 
-def _places(model: Model, sequence: Sequence) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each pool, and its rows that hold the sequence's committed state."""
+def last_byte_of(model: Model, sequence: Sequence, state: str) -> int:
+    """Where in the sequence's record the last byte of one state's part lies.
+
+    Raises ValueError when the record has no byte of that state.
+    """
+    at = HEADER.size
+    for name, pool, rows in _places(model, sequence):
+        at += len(rows) * pool.shape[1] * pool.element_size()
+        if name == state and len(rows):
+            return at - 1
+    raise ValueError(f"the record has no byte of {state}")
+
+
+def _places(model: Model, sequence: Sequence) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Each state, its pool, and the pool's rows that hold the sequence's committed state."""
     states, size = model.circuit.states, model.sizes.block_size
     for name in sorted(model.states, key=lambda name: states[name].section):
         if states[name].kind == "recurrent":
-            yield model.states[name], torch.tensor([sequence.slot])
+            yield name, model.states[name], torch.tensor([sequence.slot])
             continue
         draft = states[name].section == "draft"
         tokens = torch.arange(sequence.draft_length if draft else sequence.length)
         blocks = torch.tensor(sequence.blocks, dtype=torch.long)
-        yield model.states[name], blocks[tokens // size] * size + tokens % size
+        yield name, model.states[name], blocks[tokens // size] * size + tokens % size

@@ -19,7 +19,7 @@ import torch
 from metpipe.circuit import Circuit
 from metpipe.engine.pools import Sequence
 
-__all__ = ["HashSpans", "StateDigests"]
+__all__ = ["U64", "HashSpans", "StateDigests"]
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -64,6 +64,8 @@ class StateDigests:
     drafted_pools: _Pools
     """paged pools of the draft head"""
     recurrent: _Pools
+    names: tuple[str, ...]
+    """every state, in the circuit's order"""
     hash_spans: HashSpans
     block_size: int
     device: torch.device
@@ -92,6 +94,7 @@ class StateDigests:
             those("paged_kv", "main"),
             those("paged_kv", "draft"),
             those("recurrent", "main"),
+            tuple(name for name in circuit.states if name in states),
             functions["hash.hash128_spans"],
             block_size,
             next(iter(states.values())).device,
@@ -108,21 +111,46 @@ class StateDigests:
             found.update(self._by_pool(pools, first, count))
         one = np.ones(1, dtype=np.int64)
         found.update(self._by_pool(self.recurrent, one * sequence.slot, one))
-        return found
+        return {name: found[name] for name in self.names}
 
     def unowned(
-        self, owners: Iterable[Sequence], num_blocks: int, num_slots: int
+        self, owners: Iterable[Sequence], num_blocks: int, num_slots: int, *, dummies: bool
     ) -> dict[str, str]:
-        """State -> 128-bit hex over every block and slot that no owner holds and no dummy is."""
+        """State -> 128-bit hex over every block and slot that no owner holds.
+
+        `dummies`: those of padding rows too, where no step of these owners has padding.
+        """
         owners = tuple(owners)
         held = [block for owner in owners for block in owner.blocks]
-        first, count = runs_without(held, num_blocks - 1)
+        first, count = runs_without(held, num_blocks - (not dummies))
         found = {}
         for pools in (self.paged, self.drafted_pools):
             found.update(self._by_pool(pools, first * self.block_size, count * self.block_size))
-        slots = runs_without([owner.slot for owner in owners], num_slots)
+        slots = runs_without([owner.slot for owner in owners], num_slots + dummies)
         found.update(self._by_pool(self.recurrent, *slots))
         return found
+
+    def block_rows(self, sequence: Sequence) -> dict[str, U64]:
+        """Paged state -> the hash of each row of the sequence's blocks, uint64 [rows, 2]."""
+        num_rows = len(sequence.blocks) * self.block_size
+        rows = self._token_rows([sequence], [num_rows], [num_rows])
+        found: dict[str, U64] = {}
+        for pools in (self.paged, self.drafted_pools):
+            addresses, sizes = pools.spans(rows, np.ones(num_rows, dtype=np.int64))
+            hashes = self.hash_spans(addresses=addresses, sizes=sizes)
+            found.update(zip(pools.names, hashes.reshape(-1, num_rows, 2), strict=True))
+        return found
+
+    def moved_behind(self, sequence: Sequence, before: Mapping[str, U64]) -> tuple[str, ...]:
+        """States in whose blocks a row moved, since `before`, that no step has reached yet."""
+        moved = []
+        for name, rows in self.block_rows(sequence).items():
+            drafted = name in self.drafted_pools.names
+            reached = sequence.draft_reached if drafted else sequence.reached
+            known = before[name]
+            if not np.array_equal(rows[reached : len(known)], known[reached:]):
+                moved.append(f"{name}, beyond token {reached}")
+        return tuple(moved)
 
     def written(self, sequences: Items[Sequence], counts: Items[int]) -> tuple[str, ...]:
         """Per sequence, 256-bit hex over its last `counts` tokens' keys and values and its slot.

@@ -86,7 +86,14 @@ class Store:
         The lock dies with its process, so a killed run leaves nothing that must be cleared by hand.
         """
         locks = self.root / ".locks"
-        locks.mkdir(parents=True, exist_ok=True)
+        try:
+            locks.mkdir(parents=True, exist_ok=True)
+            (locks / key).touch()
+        except OSError as error:
+            raise ConfigError(
+                f"hydra.run.dir={self.root.parent}: its folder {self.root.name} cannot be written "
+                f"({error.strerror}); choose another one"
+            ) from error
         with (locks / key).open("w") as lock:
             with suppress(OSError):  # a disk without locks: both work, the first to finish wins
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -136,9 +136,9 @@ def _result(found: Sequence[Comparison], *, is_repeat: bool) -> Text:
 
 
 def _step_ms(cases: Sequence[ShownCase], name: str) -> float | None:
-    """The median over cases; none where any of them is from another run."""
+    """The mean over cases, whose ratios are the speeds; none where any is from another run."""
     timed = _timed(cases, name)
-    return median(timed) if timed else None
+    return fmean(timed) if timed else None
 
 
 def _whole_ms(cases: Sequence[ShownCase], name: str) -> float | None:

@@ -46,9 +46,11 @@ def significant(number: float | None) -> str:
 
 
 def distance(severity: Severity | None) -> tuple[str, str]:
-    """The largest absolute difference, and the one in representable values."""
+    """The largest absolute difference, and the one in representable values; NaN has none."""
     if severity is None:
         return "-", "-"
+    if severity.nan_elements:
+        return "NaN", "NaN"
     return significant(severity.max_abs), count(severity.max_ulp)
 
 

@@ -15,10 +15,11 @@ from metpipe.diff.self_test import run_self_test
 from metpipe.diff.speculation import unexercised_accepts
 from metpipe.diff.trace import Trace
 from metpipe.diff.vacuity import find_vacuous
-from metpipe.diff.verdict import Case as Judged
-from metpipe.diff.verdict import Evidence, groundless, judge
+from metpipe.diff.verdict import Evidence, JudgedCase, groundless, judge
 from metpipe.engine.disclosure import Disclosure as Disclosed
+from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
+from metpipe.stages.invariance.promises import promised_axes
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.unowned import UnownedBytes, moved_bytes
@@ -59,17 +60,21 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
         *_accepts(runs),
         *_restores(runs),
         *_unplanned(records, live),
-        *_unexercised(runs, live),
+        *_unused(records, live),
+        *_not_replayed(runs, live),
+        *_unexercised(records, live),
     )
     return Evidence(
         cases=tuple(_cases(runs, live)),
-        repeats=(*_repeats(runs), *(restore(Control, table["repeat"]) for table in tables)),
-        controls=(*_controls(runs), *(restore(Control, table["control"]) for table in tables)),
+        repeats=(*_repeats(runs), *(r for t in tables for r in _of_table(t, "repeats"))),
+        controls=(*_controls(runs), *(r for t in tables for r in _of_table(t, "controls"))),
         self_test=run_self_test(
             vocab_size=live.circuit().dims["vocab"],
+            device=live.model().allocator.device,
             hash_rows=live.model().hash_rows,
         ),
         moved=(*_moved(runs), *(m for table in tables for m in _moved_in(table))),
+        contradictions=(*_contradictions(records, live), *_rejected(runs, live)),
         unexercised=tuple(dict.fromkeys(unexercised)),
         vacuous=tuple(_vacuous(runs, live)),
         cells=tuple(cell for table in tables for cell in _cells(table)),
@@ -95,7 +100,9 @@ class Ran:
         cases = live.cases(name.mode)
         return cls(
             name=name,
-            cases=[cases[change["case"]] for change in changed] if changed else cases,
+            cases=(
+                [cases[change["case"]] for change in changed] if name.kind == "control" else cases
+            ),
             comparisons=restore(tuple[Comparison, ...], record.get("comparisons", ())),
             traces=restore(tuple[Trace, ...], record["traces"]),
             unowned=restore(tuple[UnownedBytes, ...], record["unowned"]),
@@ -123,6 +130,10 @@ def _cells(table: Record) -> tuple[Cell, ...]:
     return restore(tuple[Cell, ...], table["cells"])
 
 
+def _of_table(table: Record, key: str) -> tuple[Control, ...]:
+    return restore(tuple[Control, ...], table[key])
+
+
 def _moved_in(table: Record) -> tuple[MovedBytes, ...]:
     return restore(tuple[MovedBytes, ...], table["moved"])
 
@@ -131,11 +142,11 @@ def _of_kind(runs: Sequence[Ran], kind: str) -> list[Ran]:
     return [ran for ran in runs if ran.name.kind == kind]
 
 
-def _cases(runs: Sequence[Ran], live: Live) -> Iterator[Judged]:
+def _cases(runs: Sequence[Ran], live: Live) -> Iterator[JudgedCase]:
     for ran in _of_kind(runs, "variant"):
         expect = live.run.variants[ran.variant].expect
         for case, comparison in zip(ran.cases, ran.comparisons, strict=True):
-            yield Judged(case.full_name, comparison, expect, case.mode)
+            yield JudgedCase(case.full_name, comparison, expect, case.mode)
 
 
 def _repeats(runs: Sequence[Ran]) -> Iterator[Control]:
@@ -167,6 +178,8 @@ def _controls(runs: Sequence[Ran]) -> Iterator[Control]:
                 baseline=baselines[change["case"]],
                 owner_of=case.owner_of,
                 recovers=change["recovers"],
+                writes=change["writes"],
+                keeps=not change["recovers"],
             )
             yield replace(judged, mode=case.mode)
 
@@ -189,6 +202,63 @@ def _accepts(runs: Sequence[Ran]) -> Iterator[str]:
                 missing = unexercised_accepts(trace.accepted, case.widths, name=case.full_name)
                 if missing is not None:
                     yield missing
+
+
+def _contradictions(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
+    """What the reference, a repeat or a judged variant said of itself in its cases."""
+    shown = {name for name, variant in live.run.variants.items() if variant.expect != "equal"}
+    for name, record in records.items():
+        if name.kind != "variant" or name.of not in shown:
+            yield from record.get("contradictions", ())
+
+
+def _rejected(runs: Sequence[Ran], live: Live) -> Iterator[str]:
+    """Right drafts that the reference's verify rejected, where it promises to equal decode.
+
+    A draft of an even step is the reference's own plain decode of the same tokens.
+    """
+    promised = "verify" in promised_axes(live.sets, live.model().circuit.arch, overlay=False)
+    for ran in _of_kind(runs, "reference") if promised else ():
+        for case, trace in zip(ran.cases, ran.traces, strict=True):
+            right = bool(case.widths) and not case.drafts_verified
+            for step, counts in enumerate(trace.accepted if right else ()):
+                for sequence, (count, width) in enumerate(zip(counts, case.widths, strict=True)):
+                    if (step + sequence) % 2 == 0 and count < width - 1:
+                        yield (
+                            f"legacy, {case.full_name}: step {step} accepted {count} of "
+                            f"{width - 1} drafts of its own plain decode; the kernel set promises "
+                            "that a verify's rows equal it."
+                        )
+                        break
+
+
+def _unused(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
+    """Rules that a variant asked for by name and that no plan of it used."""
+    for name, variant in live.run.variants.items():
+        if not isinstance(variant.rules, tuple | list):
+            continue
+        used = {
+            rule
+            for stage, record in records.items()
+            if (stage.kind, stage.of) == ("variant", name)
+            for rule in record["disclosure"]["rules"]
+        }
+        if missing := sorted(set(variant.rules) - used):
+            yield (
+                f"{name}: no plan that ran used {', '.join(missing)} of variants.{name}.rules, so "
+                "nothing is shown of it."
+            )
+
+
+def _not_replayed(runs: Sequence[Ran], live: Live) -> Iterator[str]:
+    """Steps of a variant with graphs that were launched kernel by kernel."""
+    for ran in _of_kind(runs, "variant"):
+        steps, replays = sum(ran.disclosure.steps.values()), ran.disclosure.replays
+        if live.run.variants[ran.variant].graphs and replays < steps:
+            yield (
+                f"{ran.variant}, {ran.name.mode}: {replays} of {number_of(steps, 'step')} were "
+                "replays of a graph, so that it was not graphs that were compared."
+            )
 
 
 def _restores(runs: Sequence[Ran]) -> Iterator[str]:
@@ -217,19 +287,23 @@ def _unplanned(records: Mapping[StageName, Record], live: Live) -> Iterator[str]
             )
 
 
-def _unexercised(runs: Sequence[Ran], live: Live) -> tuple[str, ...]:
+def _unexercised(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
     """A folder of kernels that the user gave, and none of whose rules was in a plan."""
     theirs, folder = live.sets.overlay_rules, live.run.kernels
     if theirs is None:
-        return ()
+        return
     takes = {name for name, variant in live.run.variants.items() if variant.kernels == "overlay"}
-    ran = [run for run in _of_kind(runs, "variant") if run.variant in takes]
-    if any(rule in theirs.rules for run in ran for rule in run.disclosure.rules):
-        return ()
-    return (
-        f"kernels={folder}: none of its rules took part, so nothing is shown of them. "
-        f"pipeline=rule rule=ID kernels={folder} says why one does not apply.",
-    )
+    used = {
+        rule
+        for name, record in records.items()
+        if name.kind == "variant" and name.of in takes
+        for rule in record["disclosure"]["rules"]
+    }
+    if not used & set(theirs.rules):
+        yield (
+            f"kernels={folder}: none of its rules took part, so nothing is shown of them. "
+            f"pipeline=rule rule=ID kernels={folder} says why one does not apply."
+        )
 
 
 def _vacuous(runs: Sequence[Ran], live: Live) -> Iterator[VacuousPair]:

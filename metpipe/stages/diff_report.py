@@ -257,6 +257,8 @@ def _speculation(live: Live, results: Results) -> Iterator[Speculation]:
         return
     for index, case in enumerate(cases):
         for ran in runs if case.drafts_verified else ():
+            if not _is_equal(ran, index):
+                continue  # it replayed the reference's drafts, and had others of its own
             found = acceptance_of(_trace(ran, index), case.widths[0], _trace(ran, plain))
             if ran.stage.kind != "repeat" and not results.cached(ran.stage.text):
                 yield Speculation(
@@ -273,6 +275,12 @@ def _speculation(live: Live, results: Results) -> Iterator[Speculation]:
                 )
 
 
+def _is_equal(ran: _Ran, index: int) -> bool:
+    """Whether a run had the reference's bits in a case; the reference has."""
+    found = ran.record.get("comparisons")
+    return found is None or bool(restore(Found, found[index]))
+
+
 def _invariance(results: Results) -> Iterator[InvarianceCell]:
     for text, record in results.records.items():
         stage = StageName.parse(text)
@@ -282,10 +290,12 @@ def _invariance(results: Results) -> Iterator[InvarianceCell]:
 
 
 def _overhead(results: Results) -> Overhead | None:
-    """Every stage that ran a forward: its steps, and all of its time."""
+    """Every stage of the diff: the steps of forwards, and all of its time."""
     forward, total = 0.0, 0.0
     for text, record in results.records.items():
-        if "disclosure" in record:
+        if text in ("compare", "localize"):
+            total += results.events[text].seconds
+        elif "disclosure" in record:
             if results.cached(text):
                 return None
             forward += record["disclosure"]["seconds"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from metpipe.circuit import Select
 from metpipe.diff.comparer import Comparer
@@ -40,11 +40,11 @@ def run_forced(context: StageContext) -> Mapping[str, object]:
 def run_control(context: StageContext) -> Mapping[str, object]:
     """Replay with one thing changed: the first prompt of plain decoding, each case of others."""
     replay = _Stage.of(context)
-    recorded = replay.recorded()
+    recorded, states = replay.recorded(), replay.model.circuit.states.values()
     plan = [
         _Planned(index, change.case, trace, change)
         for index, case, trace in (recorded[:1] if replay.mode == "single" else recorded)
-        for change in changes(case, trace, replay.model.vocab_size)
+        for change in changes(case, trace, replay.model.vocab_size, states)
     ]
     return replay.run(plan)
 
@@ -116,9 +116,14 @@ class _Stage:
         finally:
             forward.close()
         return {
-            "comparisons": to_json(tuple(found for found, _, _ in replays)),
-            "traces": to_json(tuple(trace for _, trace, _ in replays)),
-            "unowned": to_json(tuple(unowned for _, _, unowned in replays)),
+            "comparisons": to_json(tuple(replay.comparison for replay in replays)),
+            "traces": to_json(tuple(replay.trace for replay in replays)),
+            "unowned": to_json(tuple(replay.unowned for replay in replays)),
+            "contradictions": [
+                said
+                for planned, replay in zip(plan, replays, strict=True)
+                for said in (replay.contradictions if planned.change is None else ())
+            ],
             "disclosure": to_json(disclosure),
             "plans_digest": disclosure.plans_digest,
             "changes": [
@@ -128,11 +133,21 @@ class _Stage:
                     "step": planned.change.step,
                     "row": planned.change.row,
                     "recovers": planned.change.recovers,
+                    "writes": planned.change.writes,
                 }
                 for planned in plan
                 if planned.change is not None
             ],
         }
+
+
+class _Replayed(NamedTuple):
+    """What a replay gave."""
+
+    comparison: Comparison
+    trace: Trace
+    unowned: UnownedBytes
+    contradictions: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -143,7 +158,7 @@ class _Replay:
     forward: Forward
     planned: _Planned
 
-    def run(self) -> tuple[Comparison, Trace, UnownedBytes]:
+    def run(self) -> _Replayed:
         """Compare by bytes where the reference's logits were kept, else by digest first."""
         planned = self.planned
         # A control differs from its change on: how far is of no use, and takes its time.
@@ -153,9 +168,10 @@ class _Replay:
         run = self._drive(self.forward, self._watch(comparer), planned.script)
         trace = run.trace()
         comparer.state(planned.reference.state_digests, trace.state_digests)
-        if comparer.result().undecoded:
+        # Of a control only where it differs counts, which the digests say.
+        if planned.change is None and comparer.result().undecoded:
             self._decode_again(comparer)
-        return comparer.result(), trace, run.unowned()
+        return _Replayed(comparer.result(), trace, run.unowned(), tuple(run.contradictions))
 
     def _watch(self, comparer: Comparer) -> Watch:
         reference, model = self.planned.reference, self.stage.model
@@ -177,7 +193,7 @@ class _Replay:
         )
         change = self.planned.change
         record = record_path(self.stage.reference, self.planned.index)
-        drive(run, script, record=record, flip=change is not None and change.flip)
+        drive(run, script, record=record, flip=None if change is None else change.flip)
         return run
 
     def _decode_again(self, comparer: Comparer) -> None:

@@ -30,7 +30,8 @@ from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.serve_flags import ExecutedServe, executed_serve
 from metpipe.errors import ConfigError
 from metpipe.pipeline import Progress, StageContext
-from metpipe.stages.invariance.plan import Table, needed_cases
+from metpipe.stages.invariance.plan import needed_cases
+from metpipe.stages.invariance.table import Table
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.cases import Facts, cases_of
 from metpipe.stages.modes.needs import sizes_for
@@ -118,7 +119,8 @@ class Live:
     def invariance_table(self) -> Table:
         """The prompts and lengths of the invariance table."""
         steps = min(self.run.steps, INVARIANCE_STEPS)
-        return Table.of(self.run.max_width, steps, self.circuit().dims["vocab"])
+        vocab_size, drafts = self.circuit().dims["vocab"], self.drafts_are_compared()
+        return Table.of(self.run.max_width, steps, vocab_size, drafts=drafts)
 
     def all_cases(self) -> tuple[Case, ...]:
         """Those of every mode of the run; plain decoding's when nothing else is run."""

@@ -31,6 +31,7 @@ from metpipe.stages.live import live_of
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.drive import drive
 from metpipe.stages.modes.recording import Recording
+from metpipe.stages.modes.unowned import UnownedBytes
 from metpipe.stages.modes.watch import Unwatched
 from metpipe.stages.records import read_result, restore
 from metpipe.stages.reference import read_traces, record_path
@@ -64,9 +65,11 @@ def _in_table(
 def _in_mode(
     context: StageContext, mode: str, record: Mapping[str, Any], select: ForwardSelect
 ) -> Iterator[Localized]:
-    """The first case of a mode that differs."""
+    """The first case of a mode that differs, or moves what is nobody's."""
     comparisons = restore(tuple[Comparison, ...], record["comparisons"])
-    index = next((i for i, item in enumerate(comparisons) if not item), None)
+    unowned = restore(tuple[UnownedBytes, ...], record["unowned"])
+    pairs = enumerate(zip(comparisons, unowned, strict=True))
+    index = next((i for i, (item, bytes_) in pairs if not item or bytes_.moved), None)
     if index is not None:
         yield _search(context, mode, index, select).run(record["disclosure"]["rules"])
 
@@ -120,13 +123,14 @@ class _Observer:
         )
 
     def _states(self, runs: Sequence[RowRun]) -> tuple[Mapping[str, str], ...]:
-        """What each sequence of the step owns, the rows of this step included."""
-        found = []
+        """What each sequence of the step owns, the rows of this step included; and nobody's."""
+        found: list[Mapping[str, str]] = []
         for run in runs:
             one = replace(run.sequence)
             if run.position == one.length:
                 one.length += len(run.tokens)
             found.append(self.run.model.state_digests(one))
+        found.append(self.run.model.unowned_digests(*self.run.sequences))
         return tuple(found)
 
 

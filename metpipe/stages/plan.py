@@ -89,7 +89,13 @@ def _diff_stages(run: Run) -> Iterator[Stage]:
 
 def _invariance_stages(run: Run) -> Iterator[Stage]:
     """The table under legacy, and under each variant."""
-    own = {"max_width": run.max_width, "steps": run.steps, "state_check": run.state_check}
+    own = {
+        "max_width": run.max_width,
+        "mtp": run.mtp,
+        "steps": run.steps,
+        "repeat": run.repeat or REPEATS_ON_CPU,
+        "state_check": run.state_check,
+    }
     name = StageName("invariance", "reference").text
     yield Stage(name, run_invariance, own | LEGACY_PARAMS, ("load",))
     for variant_name, variant in run.variants.items():
@@ -142,7 +148,7 @@ KEYS_READ = {
     "verify_batch": ("verify_batch", "verify_batch_ks", "ragged", "mtp", "fragment_slots"),
     "prefill": ("prefill", "prefill_chunk"),
     "swap": ("mtp",),
-    "invariance": ("max_width",),
+    "invariance": ("max_width", "mtp"),
 }
 """Mode -> what its cases are made of, beside prompts and steps."""
 

@@ -26,7 +26,7 @@ def run_reference(context: StageContext) -> Mapping[str, object]:
     kept = cases_kept(cases, model.vocab_size, live.run.keep_logits)
     context.progress.total(sum(case.steps for case in cases))
     forward = model.forward(LEGACY)
-    traces, unowned = [], []
+    traces, unowned, contradictions = [], [], []
     try:
         for index, case in enumerate(cases):
             file = None
@@ -40,9 +40,11 @@ def run_reference(context: StageContext) -> Mapping[str, object]:
                 file.write_out()
             traces.append(run.trace())
             unowned.append(run.unowned())
+            contradictions += run.contradictions
         return {
             "traces": to_json(tuple(traces)),
             "unowned": to_json(tuple(unowned)),
+            "contradictions": contradictions,
             "logits_kept": kept,
             "disclosure": to_json(forward.disclose()),
             "plans_digest": None,

@@ -51,6 +51,10 @@ from tests.bad_input.lines import has
             ["mtp=true", "verify=2", "model=tiny_dense"],
             ["mtp=true: the config of", "declares no draft head", "leave mtp out"],
         ),
+        (
+            ["mtp=true", "diff=invariance", "model=tiny_dense"],
+            ["mtp=true: the config of", "declares no draft head", "leave mtp out"],
+        ),
         (["fragment_slots=true"], ["fragment_slots: needs batch or verify_batch beside it"]),
         (["fragment_slots=true", "verify=2"], ["fragment_slots: needs batch or verify_batch"]),
         (["verify=2", "batch=2"], ["batch and verify ask for different modes", "run twice"]),

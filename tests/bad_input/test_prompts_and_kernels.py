@@ -80,7 +80,7 @@ def promise(**wrong: str) -> Callable[[Path], None]:
         ),
         (
             promise(axis="wide"),
-            ["INVARIANCE.toml, promise #0: axis = 'wide' is not one of neighbours, padding"],
+            ["INVARIANCE.toml, promise #0: axis = 'wide' is not one of draft, neighbours, padding"],
         ),
         (
             promise(arch="dense"),

@@ -215,7 +215,7 @@ def test_draft_ids_alone_can_differ() -> None:
     found = comparer.result()
     assert not found
     assert (found.first_mismatch, found.max_mismatched_bytes, found.undecoded) == (0, 0, ())
-    assert found.sentence.endswith("; draft ids are [7, 9], the reference's are [7, 8]")
+    assert found.sentence.endswith("; ids are 9 at 1, the reference's are 8 at 1")
 
 
 def test_draft_ids_are_noted_beside_the_bytes_of_their_step() -> None:
@@ -228,7 +228,7 @@ def test_draft_ids_are_noted_beside_the_bytes_of_their_step() -> None:
     assert not found.prefill_equal
     difference = found.differences[0]
     assert (difference.rows, difference.severity is None) == ((0,), False)
-    assert difference.note == "draft ids are [2], the reference's are [1]"
+    assert difference.note == "ids are 2 at 0, the reference's are 1 at 0"
 
 
 def test_digests_cover_dtype_shape_and_order() -> None:

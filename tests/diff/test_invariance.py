@@ -22,13 +22,13 @@ def side(values):
 
 
 ALONE = {(-1, 0): [1.0, 2.0], (0, 0): [3.0, 4.0], (1, 0): [5.0, 6.0]}
-POINTS = [Point((step, 0), (step, 2)) for step in (-1, 0, 1)]
+POINTS = [("alone", Point((step, 0), (step, 2))) for step in (-1, 0, 1)]
 
 
 def cell(theirs, *, promised=True, points=POINTS):
     shifted = {(step, row + 2): values for (step, row), values in theirs.items()}
     return compare_sides(
-        side(ALONE),
+        {"alone": side(ALONE)},
         side(shifted),
         points,
         variant="circuit",
@@ -66,7 +66,7 @@ def test_what_is_not_promised_is_not_judged():
 def test_signed_zero_is_a_difference():
     rows = {(0, 0): [0.0, 1.0]}
     found = compare_sides(
-        side(rows), side({(0, 0): [-0.0, 1.0]}), [Point((0, 0), (0, 0))],
+        {"own": side(rows)}, side({(0, 0): [-0.0, 1.0]}), [("own", Point((0, 0), (0, 0)))],
         variant="v", axis="slot", name="n", promised=True,
     )  # fmt: skip
     assert not found

@@ -13,7 +13,7 @@ from metpipe.diff.invariance import Cell
 from metpipe.diff.records import Check, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.severity import Severity
 from metpipe.diff.trace import Trace
-from metpipe.diff.verdict import Case, Evidence, judge
+from metpipe.diff.verdict import Evidence, JudgedCase, judge
 
 SEVERITY = Severity(8, 2, 1, float("inf"), 3, 1)
 DIFFERENCE = Difference(2, 3, 0, (0, 1), "dtype is float32", SEVERITY)
@@ -23,7 +23,7 @@ COMPARISON = Comparison("circuit", 4, 8, PREFILL, (DIFFERENCE,), 2, ("l0.attn.k"
 CELL = Cell("circuit", "width", "alone against width 8", 9, True, 2, 1, 0, 1, SEVERITY, ("l0.k",))
 CONTROL = judge_detection(COMPARISON, changed_step=2)
 EVIDENCE = Evidence(
-    cases=(Case("prompt 0", COMPARISON, "report"),),
+    cases=(JudgedCase("prompt 0", COMPARISON, "report"),),
     repeats=(),
     controls=(CONTROL,),
     self_test=(Check("flipped bit", True, "as it must be"),),

@@ -10,7 +10,7 @@ from metpipe.diff.comparison import Comparison, Difference
 from metpipe.diff.controls import judge_detection, judge_repeat
 from metpipe.diff.records import Check, Control, ControlVerdict, Disclosure, MovedBytes, VacuousPair
 from metpipe.diff.vacuity import find_vacuous
-from metpipe.diff.verdict import Case, Evidence, Expect, judge
+from metpipe.diff.verdict import Evidence, Expect, JudgedCase, judge
 from metpipe.errors import Exit
 
 
@@ -25,8 +25,8 @@ def case(
     *,
     name: str = "prompt 0",
     expect: Expect = "equal",
-) -> Case:
-    return Case(name, comparison(variant, differs_at), expect)
+) -> JudgedCase:
+    return JudgedCase(name, comparison(variant, differs_at), expect)
 
 
 def control(verdict: ControlVerdict, variant: str = "circuit") -> Control:
@@ -188,7 +188,7 @@ def test_vacuous_pair_may_be_allowed_and_must_be_disclosed() -> None:
 
 
 def test_a_control_of_one_mode_says_nothing_of_another() -> None:
-    batch = Case("batch, width 2", comparison(), mode="batch")
+    batch = JudgedCase("batch, width 2", comparison(), mode="batch")
     verdict = judge(replace(GOOD, cases=(case(), batch)))
     assert verdict.outcome == Exit.INCONCLUSIVE
     assert verdict.reasons == (

@@ -41,8 +41,8 @@ def test_kernels_of_another_class_make_ranges(on_gpu):
         "workspace": "uncalibrated",
         "tables": "exact",
         "step": "uncalibrated",
-        "graphs": "uncalibrated",
-        "driver": "uncalibrated",
+        "graphs": "calibrated",
+        "driver": "calibrated",
     }
     assert "hopper has no kernel set" in report.term("arena").source
     # 128 rows x 16 parts x (4 heads x 16 values, a maximum and a sum a head) x 4 bytes

@@ -15,21 +15,23 @@ from metpipe.diff.invariance import Side
 from metpipe.diff.trace import Trace
 from metpipe.engine.forward import Forward
 from metpipe.engine.model import Model
+from metpipe.stages.invariance.table import Planned, Table, alone
 from metpipe.stages.modes.case import Case
 from metpipe.stages.modes.drive import drive
 from metpipe.stages.modes.recording import Recording
 from metpipe.stages.modes.unowned import UnownedBytes
 
-__all__ = ["Leg", "run_leg", "script_of"]
+__all__ = ["Leg", "alone_again", "run_leg", "script_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """What was computed, the tokens that were fed, and what nobody owned."""
+    """What was computed, the tokens that were fed, what nobody owned, what cannot be true."""
 
     side: Side
     fed: tuple[tuple[int, ...], ...]
     unowned: UnownedBytes
+    contradictions: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class _Collect:
         return ("",) * len(logits_RV)
 
     def ids(self, step: int | None, ids: Sequence[int]) -> None:
-        """No draft head runs here."""
+        """What the head drafts next is fed them: its logits tell."""
 
     def states(self, step: int, digests: Sequence[str]) -> None:
         """States are compared at the end."""
@@ -59,22 +61,29 @@ def run_leg(
     run = Recording(model, forward, case, watch, check_steps=check_steps)
     drive(run, script)
     trace = run.trace()
-    return Leg(Side(watch.rows_at, trace.state_digests), trace.fed, run.unowned())
+    side = Side(watch.rows_at, trace.state_digests)
+    return Leg(side, trace.fed, run.unowned(), tuple(run.contradictions))
 
 
-def script_of(
-    case: Case, fed: Sequence[Sequence[int]], accepted: Sequence[Sequence[int]] = ()
-) -> Trace:
-    """A trace that only says what is fed and accepted."""
-    nothing = tuple(() for _ in fed)
+def script_of(leg: Planned) -> Trace:
+    """A trace that only says what is fed and accepted, and what the draft head starts from."""
+    nothing = tuple(() for _ in leg.fed)
     return Trace(
-        prompts=case.prompts,
-        fed=tuple(map(tuple, fed)),
+        prompts=leg.case.prompts,
+        fed=leg.fed,
         prefill_digests=(),
         step_digests=nothing,
         step_states=nothing,
         state_digests={},
-        enqueue_ms=(0.0,) * len(fed),
-        step_ms=(0.0,) * len(fed),
-        accepted=tuple(map(tuple, accepted)),
+        enqueue_ms=(0.0,) * len(leg.fed),
+        step_ms=(0.0,) * len(leg.fed),
+        accepted=leg.accepted,
+        drafted=(leg.drafted,),
+        following=leg.following,
     )
+
+
+def alone_again(table: Table, index: int, tokens: Sequence[int]) -> Planned:
+    """A prompt alone, fed what it was fed before."""
+    fed = tuple((token,) for token in tokens)
+    return Planned("alone", alone(table, index), fed)

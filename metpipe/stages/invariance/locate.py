@@ -12,16 +12,15 @@ import torch
 
 from metpipe.diff.controls import PREFILL
 from metpipe.diff.invariance import Cell
-from metpipe.diff.trace import Trace
 from metpipe.engine.forward import BoundStep, Forward
 from metpipe.engine.model import Model
 from metpipe.engine.selection import ForwardSelect
 from metpipe.engine.step_inputs import RowRun
 from metpipe.engine.step_trace import WrittenEdge, first_differing, trace_step
 from metpipe.report.diff_section import Localized
-from metpipe.stages.invariance.legs import run_leg, script_of
-from metpipe.stages.invariance.plan import Planned, Table, alone, legs
-from metpipe.stages.modes.case import Case
+from metpipe.stages.invariance.legs import alone_again, run_leg, script_of
+from metpipe.stages.invariance.plan import bases, legs
+from metpipe.stages.invariance.table import Planned, Table, alone
 from metpipe.stages.modes.drive import drive
 from metpipe.stages.modes.recording import Recording
 from metpipe.stages.modes.watch import Unwatched
@@ -36,12 +35,12 @@ def locate(model: Model, select: ForwardSelect, table: Table, cell: Cell) -> Loc
         return _found(select, place, cell, None, f"the state parts ({cell.state_diff[0]}), no row")
     forward = model.forward(select)
     try:
-        leg = _leg(model, forward, table, cell)
-        prompt, point = next(item for item in leg.rows if item[1].theirs == (cell.step, cell.row))
-        own = script_of(alone(table, prompt), _alone_fed(model, forward, table, prompt))
-        ours = _edges(model, forward, alone(table, prompt), own, *point.ours)
-        script = script_of(leg.case, leg.fed, leg.accepted)
-        theirs = _edges(model, forward, leg.case, script, *point.theirs)
+        scripted = _scripted(model, forward, table)
+        leg = next(one for one in scripted if (one.axis, one.name) == (cell.axis, cell.name))
+        key, point = next(item for item in leg.rows if item[1].theirs == (cell.step, cell.row))
+        known = next(one for one in scripted if one.case.name == key)
+        ours = _edges(model, forward, known, *point.ours)
+        theirs = _edges(model, forward, leg, *point.theirs)
     finally:
         forward.close()
     edge = first_differing(ours, theirs)
@@ -71,32 +70,25 @@ def _found(
     )
 
 
-def _leg(model: Model, forward: Forward, table: Table, cell: Cell) -> Planned:
-    """The cell's leg, fed the same tokens as before: those of the prompts alone."""
+def _scripted(model: Model, forward: Forward, table: Table) -> list[Planned]:
+    """Everything that the table ran, fed the same tokens as before: those of the prompts alone."""
     tokens = [
-        tuple(token for (token,) in _alone_fed(model, forward, table, index))
-        for index in range(table.num_alone)
+        tuple(token for (token,) in run_leg(model, forward, case, None, check_steps=False).fed)
+        for case in (alone(table, index) for index in range(table.num_alone))
     ]
-    return next(
-        leg for leg in legs(table, tokens) if (leg.axis, leg.name) == (cell.axis, cell.name)
-    )
-
-
-def _alone_fed(
-    model: Model, forward: Forward, table: Table, index: int
-) -> tuple[tuple[int, ...], ...]:
-    return run_leg(model, forward, alone(table, index), None, check_steps=False).fed
+    by_itself = [alone_again(table, index, fed) for index, fed in enumerate(tokens)]
+    return [*by_itself, *bases(table, tokens), *legs(table, tokens)]
 
 
 def _edges(
-    model: Model, forward: Forward, case: Case, script: Trace, step: int, row: int
+    model: Model, forward: Forward, leg: Planned, step: int, row: int
 ) -> tuple[WrittenEdge, ...]:
     """What one step of a case writes of one row, in the order of its plan."""
-    run = Recording(model, forward, case, Unwatched(), check_steps=False)
+    run = Recording(model, forward, leg.case, Unwatched(), check_steps=False)
     observer = _RowObserver(run, step, row)
     forward.observe = observer
     try:
-        drive(run, script)
+        drive(run, script_of(leg))
     finally:
         forward.observe = None
     return observer.edges
@@ -110,12 +102,15 @@ class _RowObserver:
     step: int
     row: int
     edges: tuple[WrittenEdge, ...] = ()
+    _drafts: int = 0
+    """passes of the draft head so far"""
 
     def __call__(self, mode: str, rows: int, runs: Sequence[RowRun], bound: BoundStep) -> None:
-        if not self._is_it(mode, runs):
+        row = self._row_of(mode, rows, runs)
+        self._drafts += mode == "draft"
+        if row is None:
             bound.run()
             return
-        row = rows - 1 if mode == "prefill" else self.row
 
         def of_row(content_RE: torch.Tensor) -> torch.Tensor:
             """Its own row; the head of a prefill has the last one's alone."""
@@ -123,12 +118,31 @@ class _RowObserver:
 
         self.edges = trace_step(self.run.model, self.run.forward, mode, rows, of_row)
 
-    def _is_it(self, mode: str, runs: Sequence[RowRun]) -> bool:
+    def _row_of(self, mode: str, rows: int, runs: Sequence[RowRun]) -> int | None:
+        """Which row of this launch is looked for; None: it is in another one."""
+        draft = self._draft()
+        if draft is not None:
+            number, sequence = draft
+            return sequence if mode == "draft" and self._drafts == number else None
         if self.step != PREFILL:
-            return mode != "prefill" and self.run.num_steps == self.step
+            in_step = mode not in ("prefill", "draft") and self.run.num_steps == self.step
+            return self.row if in_step else None
         if mode != "prefill" or self.row >= len(self.run.sequences):  # a tenant's, before them
-            return False
+            return None
         (one,) = runs
-        prompt = self.run.case.prompts[self.row]
-        ends = one.position + len(one.tokens) == len(prompt)
-        return one.sequence is self.run.sequences[self.row] and ends
+        ends = one.position + len(one.tokens) == len(self.run.case.prompts[self.row])
+        is_it = one.sequence is self.run.sequences[self.row] and ends
+        return rows - 1 if is_it else None
+
+    def _draft(self) -> tuple[int, int] | None:
+        """Which pass of the head, over the whole case, and which sequence; None: no draft's row.
+
+        The drafts' rows lie behind the prompts' and the bootstrap's, or behind the verify's.
+        """
+        case = self.run.case
+        count = case.num_sequences
+        row = self.row - (2 * count if self.step == PREFILL else case.verify_rows)
+        if not case.num_drafts or row < 0:
+            return None
+        draft, sequence = divmod(row, count)
+        return (self.step - PREFILL) * case.num_drafts + draft, sequence

@@ -28,9 +28,9 @@ class Capacity:
         drafts = max(_drafts_at(count) for count in reached)
         return 1 + max(1, min(drafts, self.num_drafts))
 
-    def capped(self, widths: Sequence[int]) -> tuple[int, ...]:
-        """The widths of sequences in slots 0, 1, ..., each at most what its slot allows."""
-        return tuple(min(width, self.rows(slot)) for slot, width in enumerate(widths))
+    def capped(self, widths: Sequence[int], slots: Sequence[int]) -> tuple[int, ...]:
+        """The widths of sequences in these slots, each at most what its slot allows."""
+        return tuple(min(width, self.rows(slot)) for width, slot in zip(widths, slots, strict=True))
 
 
 def _drafts_at(num_sequences: int) -> int:

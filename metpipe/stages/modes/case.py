@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metpipe.circuit import padded_rows
 from metpipe.diff.logits_file import Rows
 
-__all__ = ["Case"]
+__all__ = ["Case", "slots_of"]
+
+
+def slots_of(count: int, *, fragmented: bool, held: int = 0) -> tuple[int, ...]:
+    """The slots of sequences opened one after another; fragmented, with a gap in the middle."""
+    return tuple(held + i + (fragmented and i >= count // 2) for i in range(count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,13 @@ class Case:
         return sum(self.widths) if self.widths else self.num_sequences
 
     @property
+    def pads(self) -> bool:
+        """Whether some step has rows of padding, which write to the dummy slot and block."""
+        if padded_rows(self.num_sequences) == self.num_sequences:
+            return False
+        return self.num_drafts > 0 or (not self.widths and self.padded)
+
+    @property
     def rows(self) -> Rows:
         """Rows of logits: before the first step, and in each; those of the draft head last."""
         drafted = self.num_drafts * self.num_sequences
@@ -75,7 +88,10 @@ class Case:
         return self.name if self.mode == "single" else f"{self.mode}, {self.name}"
 
     def owner_of(self, row: int) -> int:
-        """The sequence that a row of a step belongs to; of the draft head's rows too."""
+        """The sequence that a row of a step belongs to; of the draft head's rows too.
+
+        Rows before the first step are one a sequence, and not asked for.
+        """
         widths = self.widths or (1,) * self.num_sequences
         for sequence, width in enumerate(widths):
             if row < width:

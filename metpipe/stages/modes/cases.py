@@ -11,7 +11,7 @@ from metpipe.diff.prompts import batch_prompts, prompt_of_len
 from metpipe.diff.prompts import prompts as single_prompts
 from metpipe.diff.speculation import verify_shapes
 from metpipe.stages.modes.capacity import MAX_SPECULATING, Capacity
-from metpipe.stages.modes.case import Case
+from metpipe.stages.modes.case import Case, slots_of
 
 __all__ = ["PLAIN", "Facts", "cases_of"]
 
@@ -78,8 +78,8 @@ def _verify_batch(run: Run, facts: Facts) -> Iterator[Case]:
     if run.verify_batch is None or run.verify_batch_ks is None:
         return
     for count in run.verify_batch:
-        for widths in _shapes(run, count, run.verify_batch_ks):
-            for fragmented in _layouts(run):
+        for fragmented in _layouts(run):
+            for widths in _shapes(run, slots_of(count, fragmented=fragmented)):
                 yield Case(
                     "verify_batch",
                     f"K={_of_each(widths)}" + (", fragmented" if fragmented else ""),
@@ -91,15 +91,15 @@ def _verify_batch(run: Run, facts: Facts) -> Iterator[Case]:
                 )
 
 
-def _shapes(run: Run, count: int, ks: Sequence[int]) -> list[tuple[int, ...]]:
+def _shapes(run: Run, slots: Sequence[int]) -> list[tuple[int, ...]]:
     """The widths of each sequence, for each batch; none deeper than its slot allows."""
-    shapes = verify_shapes(count, ks)
+    shapes = verify_shapes(len(slots), run.verify_batch_ks or ())
     if run.ragged is False:
         shapes = tuple(shape for shape in shapes if len(set(shape)) == 1)
     flags = run.serve
     assert flags.num_drafts is not None, "a list of Ks sets it"
     capacity = Capacity(flags.num_drafts, flags.mtp_max_seqs or MAX_SPECULATING)
-    return _without_repeats([capacity.capped(shape) for shape in shapes])
+    return _without_repeats([capacity.capped(shape, slots) for shape in shapes])
 
 
 def _of_each(widths: Sequence[int]) -> str:

@@ -2,16 +2,17 @@
 
 Decode: the token fed half way, of the middle row. Verify: the last accepted draft, and the first
 rejected one, after which all must be equal again. Prefill: the token in the middle of the prompt.
-A spilled sequence: the last byte of its record.
+A spilled sequence: a byte of each kind of state in its record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from metpipe.circuit import StateDecl
 from metpipe.diff.controls import PREFILL
-from metpipe.diff.feeding import changed_step
+from metpipe.diff.feeding import change_token, changed_step
 from metpipe.diff.trace import Trace
 from metpipe.stages.modes.case import Case
 
@@ -29,26 +30,53 @@ class Change:
     """PREFILL: before the first step"""
     row: int
     recovers: bool = False
-    flip: bool = False
+    """the step's commit takes it back"""
+    writes: bool = False
+    """the step writes and keeps it"""
+    flip: str | None = None
+    """the state of which a byte is changed in the record that is restored"""
 
 
-def changes(case: Case, trace: Trace, vocab_size: int) -> tuple[Change, ...]:
-    """The controls of a case. A verify that accepted or rejected nothing lacks that control."""
+def changes(
+    case: Case, trace: Trace, vocab_size: int, states: Iterable[StateDecl]
+) -> tuple[Change, ...]:
+    """The controls of a case. A verify that accepted or rejected nothing lacks that control.
+
+    `states`: those of the model.
+    """
     if case.mode == "prefill":
         return (_prompt_changed(case, trace, vocab_size),)
     if case.spill is not None:
-        return (Change("record changed", case, trace, case.spill, 0, flip=True),)
+        return tuple(_record_changed(case, trace, case.spill, states))
     if case.widths:
         return tuple(_drafts_changed(case, trace, vocab_size))
     row, step = case.num_sequences // 2, changed_step(case.steps)
     name = "token changed" if case.num_sequences == 1 else f"token of row {row} changed"
-    return (Change(name, case, _with_token(trace, step, row, vocab_size), step, row),)
+    script = _with_token(trace, step, row, vocab_size)
+    return (Change(name, case, script, step, row, writes=True),)
+
+
+def _record_changed(
+    case: Case, trace: Trace, step: int, states: Iterable[StateDecl]
+) -> Iterator[Change]:
+    """One of each kind of state, of the last layer that has it; the head's, where it runs.
+
+    What the head reads is seen in its drafts, behind the rows of the step.
+    """
+    last = {(state.section, state.local): state for state in states}
+    for (section, local), state in last.items():
+        draft = section == "draft"
+        if draft and not case.num_drafts:
+            continue
+        row = case.verify_rows if draft else 0
+        name = f"{'draft ' if draft else ''}{local} of the record changed"
+        yield Change(name, case, trace, step, row, flip=state.id)
 
 
 def _prompt_changed(case: Case, trace: Trace, vocab_size: int) -> Change:
     (prompt,) = case.prompts
     at = len(prompt) // 2
-    changed = (*prompt[:at], (prompt[at] + 1) % vocab_size, *prompt[at + 1 :])
+    changed = change_token(prompt, at, vocab_size)
     altered = replace(case, prompts=(changed,))
     return Change("token of the prompt changed", altered, trace, PREFILL, 0)
 
@@ -68,7 +96,7 @@ def _drafts_changed(case: Case, trace: Trace, vocab_size: int) -> Iterator[Chang
         row = first + count + (0 if wanted else 1)  # the first that a commit must leave out
         script = _with_token(trace, step, row, vocab_size)
         name = f"{name} draft in row {row} changed"
-        yield Change(name, case, script, step, row, recovers=not wanted)
+        yield Change(name, case, script, step, row, recovers=not wanted, writes=wanted)
 
 
 def _place_where(case: Case, trace: Trace, *, accepted: bool) -> tuple[int, int] | None:
@@ -93,6 +121,5 @@ def _step_where(counts: Sequence[int], width: int, *, accepted: bool) -> int | N
 
 def _with_token(trace: Trace, step: int, row: int, vocab_size: int) -> Trace:
     """The trace with the token of one row of one step replaced by the next id."""
-    fed = list(trace.fed[step])
-    fed[row] = (fed[row] + 1) % vocab_size
-    return replace(trace, fed=(*trace.fed[:step], tuple(fed), *trace.fed[step + 1 :]))
+    fed = change_token(trace.fed[step], row, vocab_size)
+    return replace(trace, fed=(*trace.fed[:step], fed, *trace.fed[step + 1 :]))

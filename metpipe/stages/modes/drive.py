@@ -19,12 +19,12 @@ __all__ = ["drive"]
 
 
 def drive(
-    run: Recording, script: Trace | None, *, record: Path | None = None, flip: bool = False
+    run: Recording, script: Trace | None, *, record: Path | None = None, flip: str | None = None
 ) -> None:
     """Run a case once; `script` is the reference's trace, None for the reference itself.
 
     `record` is where a spilled sequence is written by the reference and read in a crossing;
-    `flip` changes the last byte of what is restored.
+    `flip` names the state whose last byte is changed in what is restored.
     """
     spill = partial(spilled, run, record if run.case.crossing else None, script, flip)
     if run.case.widths:
@@ -35,11 +35,18 @@ def drive(
 
 
 def _decode(run: Recording, script: Trace | None, spill: Spill) -> None:
-    logits_SV = prefill(run, run.sequences)
-    run.prefilled(logits_SV)
+    logits_SV, chosen = prefill(run, run.sequences)
+    run.prefilled(logits_SV, chosen)
     for step in range(run.case.steps):
         if run.case.spill == step:
             spill()
-        tokens = argmax_rows(logits_SV).tolist() if script is None else script.fed[step]
+        if script is None:
+            tokens = argmax_rows(logits_SV).tolist()
+            run.expect_greatest(tokens, chosen)
+        else:
+            tokens = list(script.fed[step])
         logits_SV = run.timed(partial(decode, run, run.sequences, tokens))
-        run.stepped(tokens, logits_SV, (1,) * len(tokens))
+        chosen = run.forward.chosen(len(tokens))
+        run.stepped(tokens, logits_SV, (1,) * len(tokens), chosen=chosen)
+    if script is None:
+        run.expect_greatest(argmax_rows(logits_SV).tolist(), chosen)

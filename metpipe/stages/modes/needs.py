@@ -13,20 +13,26 @@ from metpipe.stages.modes.case import Case
 
 __all__ = ["check_fits", "check_passes", "check_rows", "check_widths", "one_sequence", "sizes_for"]
 
+GUARD = 1
+"""Slots and blocks that no case of a run is handed."""
 FEWEST_ROWS = {"batch": ("multi_seq", 1), "verify_batch": ("verify_batch", 2)}
 """Key of widths -> the mode of its steps, and the fewest rows that a sequence has in one."""
 
 
 def sizes_for(cases: Sequence[Case], serve: ExecutedServe, slots: int | None) -> PoolSizes:
-    """Pools and step buffers for every case; `slots` beyond what they need are all allocated."""
-    needed = max(_slots(case) for case in cases)
-    blocks = max(_blocks(case, serve.block_size) for case in cases)
-    num_slots = slots or needed
+    """Pools and step buffers for every case; `slots` beyond what they need are all allocated.
+
+    A slot and a block more than the widest case takes are nobody's: what is written behind a
+    case's own must be somebody's to be seen. Given slots are what they are.
+    """
+    needed = max(_slots(case) for case in cases) + GUARD
+    blocks = max(_blocks(case, serve.block_size) for case in cases) + GUARD
+    num_slots = needed if slots is None else slots
     longest = max(max(case.reserved) for case in cases)
     spread = num_slots * -(-longest // serve.block_size)
     prefill_rows = min(serve.max_prefill_tokens, max(_prompt_tokens(case) for case in cases))
     return PoolSizes(
-        num_blocks=max(blocks, spread if slots else 0) + 1,
+        num_blocks=max(blocks, spread if slots is not None else 0) + 1,
         num_slots=num_slots,
         block_size=serve.block_size,
         max_seq_len=serve.max_seq_len,

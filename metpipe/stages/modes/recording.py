@@ -6,7 +6,7 @@ Shapes: R rows of logits, V vocabulary.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,7 +20,8 @@ from metpipe.engine.forward import Forward
 from metpipe.engine.gpu import wait
 from metpipe.engine.model import Model
 from metpipe.engine.pools import Sequence as Opened
-from metpipe.stages.modes.case import Case
+from metpipe.engine.state_digests import U64
+from metpipe.stages.modes.case import Case, slots_of
 from metpipe.stages.modes.unowned import UnownedBytes
 
 __all__ = ["MS", "Recording", "Watch"]
@@ -35,7 +36,7 @@ class Watch(Protocol):
         """Take the rows of a step (None: of the prefill); their digests, if they are known."""
 
     def ids(self, step: int | None, ids: Sequence[int]) -> object:
-        """Take the draft head's ids of a step."""
+        """Take the ids that a step chose, then those of its draft head."""
 
     def states(self, step: int, digests: Sequence[str]) -> object:
         """Take what each sequence wrote in a step."""
@@ -58,6 +59,11 @@ class Recording:
     _before: dict[str, str] = field(default_factory=dict)
     _moved_at: int | None = None
     _moved_between: set[str] = field(default_factory=set)
+    _blocks: list[dict[str, U64]] = field(default_factory=list)
+    """hashes of the rows of each sequence's blocks, as it was opened"""
+    contradictions: list[str] = field(default_factory=list)
+    """where the run does not agree with itself, whatever the reference did"""
+    _chosen: list[tuple[int, ...]] = field(default_factory=list)
     _prefill: tuple[str, ...] = ()
     _fed: list[tuple[int, ...]] = field(default_factory=list)
     _steps: list[tuple[str, ...]] = field(default_factory=list)
@@ -83,10 +89,12 @@ class Recording:
             self.model.poison()
             self._open()
             self._prefilled_before = self.forward.prefilled
-            self._before = self.model.unowned_digests(*self.sequences)
+            self._before = self._unowned()
+            self._blocks = [self.model.digests.block_rows(one) for one in self.sequences]
             yield self.sequences
             self._ends = self._state_digests() | self.extra_states
-            self._after = self.model.unowned_digests(*self.sequences)
+            self._after = self._unowned()
+            self._note_reserved()
             if self.unowned().moved:
                 self.model.distrust()
         finally:
@@ -104,7 +112,8 @@ class Recording:
                 guests.append(self.model.open(reserve=tokens))
             before = self.model.unowned_digests(*self.sequences, *guests)
             yield guests
-            self._note_moved(before, *self.sequences, *guests)
+            after = self.model.unowned_digests(*self.sequences, *guests)
+            self._moved_between.update(differing_labels(before, after))
         finally:
             while guests:
                 self.model.close(guests.pop())
@@ -112,11 +121,12 @@ class Recording:
     def rebase(self) -> None:
         """Take what nobody owns as it is, and count prefilled tokens from here: a guest left."""
         self._prefilled_before = self.forward.prefilled
-        self._before = self.model.unowned_digests(*self.sequences)
+        self._before = self._unowned()
 
     def leave_sequence(self) -> Opened:
         """The case's only sequence, which stays open as nobody's; nothing may have moved yet."""
-        self._note_moved(self._before, *self.sequences)
+        self._moved_between.update(differing_labels(self._before, self._unowned()))
+        self._note_reserved()
         (self._spare,) = self.sequences
         self.sequences.clear()
         return self._spare
@@ -124,24 +134,27 @@ class Recording:
     def take_sequence(self, new: Opened) -> None:
         """Go on with another sequence: from now on only what it owns may move."""
         self.sequences.append(new)
-        self._before = self.model.unowned_digests(new)
+        self._before = self._unowned()
+        self._blocks = [self.model.digests.block_rows(new)]
 
     def timed(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The step's logits as a copy; its times are kept."""
         begin = time.perf_counter()
         logits_RV = call()
         enqueued = time.perf_counter()
-        kept_RV = logits_RV.clone()
-        wait(kept_RV.device)
-        self.forward.seconds += time.perf_counter() - enqueued
+        wait(logits_RV.device)
+        done = time.perf_counter()
+        self.forward.seconds += done - enqueued
         self._enqueue_ms.append((enqueued - begin) * MS)
-        self._step_ms.append((time.perf_counter() - begin) * MS)
-        return kept_RV
+        self._step_ms.append((done - begin) * MS)
+        return logits_RV.clone()
 
-    def prefilled(self, logits_RV: torch.Tensor, ids: Sequence[int] = ()) -> None:
-        """All rows before the first step."""
+    def prefilled(
+        self, logits_RV: torch.Tensor, chosen: Sequence[int], ids: Sequence[int] = ()
+    ) -> None:
+        """All rows before the first step, and the ids that the forward chose for them."""
         self._prefill = self._digests(None, logits_RV)
-        self._note_ids(None, ids)
+        self._note_ids(None, chosen, ids)
 
     def stepped(
         self,
@@ -149,6 +162,7 @@ class Recording:
         logits_RV: torch.Tensor,
         counts: Sequence[int],
         *,
+        chosen: Sequence[int],
         accepted: Sequence[int] = (),
         ids: Sequence[int] = (),
         drafted: Sequence[str] = (),
@@ -156,7 +170,8 @@ class Recording:
     ) -> None:
         """One step, once what it commits is committed: `counts` tokens of each sequence.
 
-        `drafted`: of each sequence, the digest of what the draft head wrote.
+        `chosen`: the greedy ids of the main model's rows. `drafted`: of each sequence, the digest
+        of what the draft head wrote.
         """
         step = len(self._fed)
         self._fed.append(tuple(fed))
@@ -170,7 +185,7 @@ class Recording:
             self._draft_ms.append(draft_ms)
         if accepted:
             self._accepted.append(tuple(accepted))
-        self._note_ids(step, ids)
+        self._note_ids(step, chosen, ids)
         self._check_unowned(step)
         self.tick()
 
@@ -192,6 +207,7 @@ class Recording:
             step_ms=tuple(self._step_ms),
             accepted=tuple(self._accepted),
             drafted=tuple(self._drafted),
+            chosen=tuple(self._chosen),
             draft_ms=tuple(self._draft_ms),
             following=self.following,
             slots=self._slots,
@@ -207,20 +223,46 @@ class Recording:
         known = self.watch.rows(step, logits_RV)
         return known or row_digests(logits_RV, hash_rows=self.model.hash_rows)
 
-    def _note_ids(self, step: int | None, ids: Sequence[int]) -> None:
+    def expect_greatest(self, greatest: Sequence[int], chosen: Sequence[int]) -> None:
+        """Say where the ids that the forward chose are not those of its greatest logits."""
+        if list(greatest) != list(chosen):
+            step = len(self._fed)
+            where = f"before step {step}" if step else "in the prefill"
+            self.contradictions.append(
+                f"{self.forward.name}, {self.case.full_name}: the ids that it chose {where} are "
+                "not those of its greatest logits."
+            )
+
+    def expect_restored(self, held: Mapping[str, str], sequence: Opened) -> None:
+        """Say which states of a record are not as they were saved."""
+        lost = differing_labels(held, self.model.state_digests(sequence))
+        if lost:
+            self.contradictions.append(
+                f"{self.forward.name}, {self.case.full_name}: {', '.join(lost)} was not restored "
+                "as it was saved."
+            )
+
+    def _note_ids(self, step: int | None, chosen: Sequence[int], ids: Sequence[int]) -> None:
+        self._chosen.append(tuple(chosen))
         if self.case.num_drafts:
             self._drafted.append(tuple(ids))
-            self.watch.ids(step, ids)
+        self.watch.ids(step, (*chosen, *ids))
 
     def _check_unowned(self, step: int) -> None:
         if not self.check_steps or self._moved_at is not None:
             return
-        if self.model.unowned_digests(*self.sequences) != self._before:
+        self._note_reserved()
+        if self._unowned() != self._before or self._moved_between:
             self._moved_at = step
 
-    def _note_moved(self, before: dict[str, str], *owners: Opened) -> None:
-        after = self.model.unowned_digests(*owners)
-        self._moved_between.update(differing_labels(before, after))
+    def _unowned(self) -> dict[str, str]:
+        """Of padding's slot and block too, where no step of the case has padding."""
+        return self.model.unowned_digests(*self.sequences, dummies=not self.case.pads)
+
+    def _note_reserved(self) -> None:
+        """What moved in the sequences' blocks behind the last row that a step wrote."""
+        for one, before in zip(self.sequences, self._blocks, strict=True):
+            self._moved_between.update(self.model.digests.moved_behind(one, before))
 
     def _open(self) -> None:
         """Slots 0, 1, ... in order; fragmented, with a gap in the middle and scattered blocks."""
@@ -247,9 +289,8 @@ class Recording:
 
     def _check_slots(self) -> None:
         """Every run of a case must be handed the same slots, or it would compare other layouts."""
-        half = self.case.num_sequences // 2
-        gap = [int(self.case.fragmented and index >= half) for index in range(len(self._slots))]
-        wanted = tuple(self.case.held + index + shift for index, shift in enumerate(gap))
+        case = self.case
+        wanted = slots_of(case.num_sequences, fragmented=case.fragmented, held=case.held)
         if self._slots != wanted:
             raise RuntimeError(f"{self.case.full_name}: slots {self._slots}, not {wanted}")
 

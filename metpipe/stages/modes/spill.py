@@ -13,7 +13,7 @@ import torch
 
 from metpipe.diff.trace import Trace
 from metpipe.engine.pools import Sequence as Opened
-from metpipe.engine.spilling import restore, save
+from metpipe.engine.spilling import last_byte_of, restore, save
 from metpipe.stages.modes.recording import Recording
 
 __all__ = ["resumed", "spilled"]
@@ -21,24 +21,26 @@ __all__ = ["resumed", "spilled"]
 FLIPPED_BITS = 0x40
 
 
-def spilled(run: Recording, record: Path | None, script: Trace | None, flip: bool) -> None:
+def spilled(run: Recording, record: Path | None, script: Trace | None, flip: str | None) -> None:
     """Save the case's sequence, restore it elsewhere, and let the case go on with that one.
 
     `record`: the reference (no script) writes it there, others restore what lies there.
     """
     old = run.leave_sequence()
-    own_B = save(run.model, old)
+    own_B, held = save(run.model, old), run.model.state_digests(old)
     run.extra_states["record"] = run.model.hash_bytes(own_B)
     if record is not None and script is None:
         np.save(record, own_B.numpy())
     restored_B = own_B if record is None or script is None else torch.from_numpy(np.load(record))
-    if flip:
+    if flip is not None:
         restored_B = restored_B.clone()
-        restored_B[-1] ^= FLIPPED_BITS
+        restored_B[last_byte_of(run.model, old, flip)] ^= FLIPPED_BITS
     scribble(run, old)
     new = run.model.open(reserve=run.case.reserved[0])
     run.take_sequence(new)
     restore(run.model, new, restored_B)
+    if restored_B is own_B:
+        run.expect_restored(held, new)
 
 
 def resumed(run: Recording, sequence: Opened, prompt: tuple[int, ...]) -> int:
@@ -49,10 +51,11 @@ def resumed(run: Recording, sequence: Opened, prompt: tuple[int, ...]) -> int:
     head = prompt[: run.case.restored]
     with run.guests((len(head),)) as (prime,):
         run.forward.prefill(prime, head, run.case.chunk)
-        record_B = save(run.model, prime)
+        record_B, held = save(run.model, prime), run.model.state_digests(prime)
         scribble(run, prime)
     run.rebase()
     restore(run.model, sequence, record_B)
+    run.expect_restored(held, sequence)
     return sequence.length
 
 

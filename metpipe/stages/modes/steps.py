@@ -16,13 +16,14 @@ from metpipe.stages.modes.spill import resumed
 __all__ = ["decode", "prefill"]
 
 
-def prefill(run: Recording, sequences: Sequence[Opened]) -> torch.Tensor:
-    """Each sequence's prompt, one after another: logits [S, V] of the last tokens."""
-    rows = []
+def prefill(run: Recording, sequences: Sequence[Opened]) -> tuple[torch.Tensor, list[int]]:
+    """Each sequence's prompt, one after another: logits [S, V] of the last tokens, ids chosen."""
+    rows, chosen = [], []
     for sequence, prompt in zip(sequences, run.case.prompts, strict=True):
         done = resumed(run, sequence, prompt) if run.case.restored else 0
         rows.append(run.forward.prefill(sequence, prompt[done:], run.case.chunk).clone())
-    return torch.stack(rows)
+        chosen += run.forward.chosen(1)
+    return torch.stack(rows), chosen
 
 
 def decode(run: Recording, sequences: Sequence[Opened], tokens: Sequence[int]) -> torch.Tensor:

@@ -60,15 +60,18 @@ class _Verify:
     def drive(self) -> None:
         """All of it; the rows before the first step are the prefill's, then the head's."""
         case = self.run.case
-        logits_SV = prefill(self.run, self.run.sequences)
+        logits_SV, chosen = prefill(self.run, self.run.sequences)
         self._last = argmax_rows(logits_SV).tolist()
         self._committed = [1 if case.num_drafts else 0] * case.num_sequences
         rows = [logits_SV]
         ids: list[int] = []
+        if self.script is None:
+            self.run.expect_greatest(self._last, chosen)
         if case.num_drafts:
-            boot_SV, drafted_RV, ids = self._bootstrap()
+            boot_SV, boot_chosen, drafted_RV, ids = self._bootstrap()
             rows += [boot_SV, drafted_RV]
-        self.run.prefilled(torch.cat(rows), ids)
+            chosen += boot_chosen
+        self.run.prefilled(torch.cat(rows), chosen, ids)
         for step in range(case.steps):
             if case.spill == step:
                 self.spill()
@@ -80,7 +83,7 @@ class _Verify:
         run = self.run
         count = run.case.steps * max(run.case.widths) + 2
         with run.guests(run.case.reserved) as sequences:
-            logits_SV = prefill(run, sequences)
+            logits_SV, _ = prefill(run, sequences)
             found = [[token] for token in argmax_rows(logits_SV).tolist()]
             for _ in range(count - 1):
                 tokens = tuple(sequence[-1] for sequence in found)
@@ -89,16 +92,19 @@ class _Verify:
                     sequence.append(token)
         return found
 
-    def _bootstrap(self) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    def _bootstrap(self) -> tuple[torch.Tensor, list[int], torch.Tensor, list[int]]:
         """One plain step, whose hidden rows the first drafts start from."""
         if self.script is not None:
             self._last = list(self.script.drafted[0][: len(self._last)])
         fed = list(self._last)
         logits_SV = decode(self.run, self.run.sequences, tuple(fed)).clone()
+        chosen = self.run.forward.chosen(len(fed))
         self._last = self._boot_choice(argmax_rows(logits_SV).tolist())
+        if self.script is None:
+            self.run.expect_greatest(self._last, chosen)
         self.run.forward.save_hidden(range(len(fed)))
         drafted_RV, ids = self._propose()
-        return logits_SV, drafted_RV, [*fed, *self._last, *ids]
+        return logits_SV, chosen, drafted_RV, [*fed, *self._last, *ids]
 
     def _boot_choice(self, own: list[int]) -> list[int]:
         """The tokens after the bootstrap: the reference's own, then the recorded ones."""
@@ -122,7 +128,8 @@ class _Verify:
         run, case = self.run, self.run.case
         tokens = self._tokens(step)
         logits_RV = run.timed(lambda: self._verify(tokens))
-        outputs = self._outputs(logits_RV)
+        chosen = run.forward.chosen(len(logits_RV))
+        outputs = self._outputs(logits_RV, chosen)
         accepted = self._accepted(step, tokens, outputs)
         self._commit(tokens, accepted)
         self._last = self._next(step, accepted, outputs)
@@ -138,6 +145,7 @@ class _Verify:
             [token for row in tokens for token in row],
             torch.cat(rows),
             [count + 1 for count in accepted],
+            chosen=chosen,
             accepted=accepted,
             ids=ids,
             drafted=self._written,
@@ -169,11 +177,13 @@ class _Verify:
             return run.forward.verify(run.sequences[0], tokens[0])
         return run.forward.verify_batch(run.sequences, tokens)
 
-    def _outputs(self, logits_RV: torch.Tensor) -> list[list[int]]:
+    def _outputs(self, logits_RV: torch.Tensor, chosen: list[int]) -> list[list[int]]:
         """The greedy choice of each row, by sequence; a replay has the reference's."""
         if self.script is not None:
             return []
-        return self._split(argmax_rows(logits_RV).tolist())
+        greatest = argmax_rows(logits_RV).tolist()
+        self.run.expect_greatest(greatest, chosen)
+        return self._split(greatest)
 
     def _accepted(self, step: int, tokens: list[list[int]], outputs: list[list[int]]) -> list[int]:
         if self.script is not None:
@@ -181,7 +191,11 @@ class _Verify:
         return [count_accepted(fed, out) for fed, out in zip(tokens, outputs, strict=True)]
 
     def _commit(self, tokens: list[list[int]], accepted: list[int]) -> None:
-        """Rewind what was rejected, commit the rest; the head's cache keeps what is committed."""
+        """Rewind what was rejected, commit the rest; the head's cache keeps what is committed.
+
+        It is trimmed before the commit where a draft was rejected, else behind it: the order of a
+        serve (diff.md 3.4).
+        """
         run, forward = self.run, self.run.forward
         first = [0, *accumulate(run.case.widths)][: len(tokens)]
         if run.case.num_drafts:

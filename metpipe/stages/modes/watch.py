@@ -60,8 +60,10 @@ class _Compared:
     reference: Trace
 
     def ids(self, step: int | None, ids: Sequence[int]) -> None:
-        """Compare the draft head's ids."""
-        self.comparer.ids(step, self.reference.drafted[0 if step is None else step + 1], ids)
+        """Compare the ids that were chosen, and those of the draft head."""
+        at = 0 if step is None else step + 1
+        drafted = self.reference.drafted[at] if self.reference.drafted else ()
+        self.comparer.ids(step, (*self.reference.chosen[at], *drafted), ids)
 
     def states(self, step: int, digests: Sequence[str]) -> None:
         """Compare what each sequence wrote."""

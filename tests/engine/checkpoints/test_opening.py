@@ -42,8 +42,8 @@ def test_every_shipped_choice_is_sound(choice: str) -> None:
     section = yaml.safe_load(text)
     assert text.startswith("# ")
     assert section["name"] == choice
-    weights = {"weights"} & set(section)
-    assert set(section) - weights == {"name", "checkpoint_id", "checkpoint", "config", "package"}
+    optional = {"weights", "note"} & set(section)
+    assert set(section) - optional == {"name", "checkpoint_id", "checkpoint", "config", "package"}
     assert (section["checkpoint_id"] is None) == choice.startswith("tiny_")
     assert section["checkpoint"] is None
     assert (section["config"] is None) != (section["package"] is None)

@@ -6,6 +6,7 @@ import pytest
 
 from metpipe.config.mode_rules import MAX_WIDTH
 from metpipe.stages.modes.capacity import Capacity
+from metpipe.stages.modes.case import slots_of
 
 THREE = Capacity(num_drafts=3)
 
@@ -43,7 +44,14 @@ def test_a_slot_behind_those_that_may_speculate_has_its_own_batchs_drafts(max_sp
     ],
 )
 def test_each_width_is_capped_by_its_slot(widths, expected):
-    assert THREE.capped(widths) == expected
+    assert THREE.capped(widths, range(len(widths))) == expected
+
+
+def test_behind_a_gap_a_sequence_has_what_its_own_slot_allows():
+    """Of nine in ten slots the fifth is nobody's, so the last two lie beyond slot 7."""
+    slots = slots_of(9, fragmented=True)
+    assert slots == (0, 1, 2, 3, 5, 6, 7, 8, 9)
+    assert THREE.capped((4,) * 9, slots) == (4,) * 7 + (2, 2)
 
 
 def test_a_sequence_alone_may_be_deeper():

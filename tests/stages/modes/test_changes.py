@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,14 @@ from metpipe.stages.modes.changes import changes
 VOCAB = 100
 
 
+def state(layer: int, local: str, section: str = "main") -> Any:
+    name = f"l{layer}.{local}"
+    return SimpleNamespace(id=name, local=local, section=section, kind="paged_kv")
+
+
+STATES = [state(0, "gdn.h"), state(1, "attn.k"), state(2, "gdn.h"), state(0, "attn.k", "draft")]
+
+
 def trace(fed: Any, accepted: Any = (), prompts: Any = ((1, 2, 3),)) -> Trace:
     nothing = tuple(() for _ in fed)
     return Trace(prompts, fed, (), nothing, nothing, {}, nothing, nothing, accepted)  # type: ignore[arg-type]
@@ -21,17 +31,17 @@ def trace(fed: Any, accepted: Any = (), prompts: Any = ((1, 2, 3),)) -> Trace:
 
 def test_one_sequence_gets_another_token_half_way():
     case = Case("single", "prompt 0", ((1, 2, 3),), 5)
-    (change,) = changes(case, trace(((7,), (8,), (99,), (9,), (6,))), VOCAB)
+    (change,) = changes(case, trace(((7,), (8,), (99,), (9,), (6,))), VOCAB, STATES)
     assert (change.name, change.step, change.row) == ("token changed", 2, 0)
     assert change.script.fed == ((7,), (8,), (0,), (9,), (6,))
-    assert (change.case, change.recovers, change.flip) == (case, False, False)
+    assert (change.case, change.recovers, change.flip) == (case, False, None)
 
 
 @pytest.mark.parametrize(("width", "row"), [(2, 1), (3, 1), (8, 4)])
 def test_a_batch_gets_another_token_in_its_middle_row(width, row):
     case = Case("batch", "width", ((1,),) * width, 4)
     before = tuple(tuple(range(10, 10 + width)) for _ in range(4))
-    (change,) = changes(case, trace(before, prompts=case.prompts), VOCAB)
+    (change,) = changes(case, trace(before, prompts=case.prompts), VOCAB, STATES)
     assert (change.name, change.step, change.row) == (f"token of row {row} changed", 2, row)
     moved = [
         (step, at)
@@ -44,16 +54,24 @@ def test_a_batch_gets_another_token_in_its_middle_row(width, row):
 
 def test_a_prefill_gets_another_token_in_the_middle_of_its_prompt():
     case = Case("prefill", "5 tokens", ((10, 11, 99, 13, 14),), 2, chunk=2)
-    (change,) = changes(case, trace(((1,), (2,))), VOCAB)
+    (change,) = changes(case, trace(((1,), (2,))), VOCAB, STATES)
     assert change.case.prompts == ((10, 11, 0, 13, 14),)
     assert (change.case.chunk, change.step, change.row) == (2, PREFILL, 0)
     assert change.script.fed == ((1,), (2,))
 
 
-def test_a_spilled_record_gets_another_byte():
+def test_a_spilled_record_gets_another_byte_in_each_kind_of_state():
+    """Of the last layer that has it; the head's only where the head runs, and in its row."""
     case = Case("swap", "own record", ((1,),), 6, spill=3)
-    (change,) = changes(case, trace(((1,),) * 6), VOCAB)
-    assert (change.name, change.step, change.flip) == ("record changed", 3, True)
+    found = changes(case, trace(((1,),) * 6), VOCAB, STATES)
+    assert [(change.flip, change.step, change.row) for change in found] == [
+        ("l2.gdn.h", 3, 0), ("l1.attn.k", 3, 0),
+    ]  # fmt: skip
+    case = replace(case, widths=(2,), num_drafts=1, drafts_verified=True)
+    *_, draft = changes(case, trace(((1, 2),) * 6), VOCAB, STATES)
+    assert (draft.flip, draft.row, draft.name) == (
+        "l0.attn.k", 2, "draft attn.k of the record changed",
+    )  # fmt: skip
 
 
 def verify(widths: tuple[int, ...], accepted: tuple[tuple[int, ...], ...]) -> Any:
@@ -61,7 +79,7 @@ def verify(widths: tuple[int, ...], accepted: tuple[tuple[int, ...], ...]) -> An
     rows = sum(widths)
     fed = tuple(tuple(range(10 * step, 10 * step + rows)) for step in range(len(accepted)))
     case = Case("verify_batch", "K", ((1,),) * len(widths), len(accepted), widths=widths)
-    return changes(case, trace(fed, accepted, case.prompts), VOCAB)
+    return changes(case, trace(fed, accepted, case.prompts), VOCAB, STATES)
 
 
 def test_a_verify_changes_an_accepted_draft_and_a_rejected_one():

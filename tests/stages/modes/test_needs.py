@@ -108,7 +108,8 @@ def sizes(*cases: Case, slots: int | None = None) -> PoolSizes:
 )  # fmt: skip
 def test_pools_of_one_case(found, slots, blocks, runs, snapshots):
     size = sizes(found)
-    assert (size.num_slots, size.num_blocks) == (slots, blocks + 1)  # the last one is the dummy
+    # One of each is nobody's, and the last block is the dummy.
+    assert (size.num_slots, size.num_blocks) == (slots + 1, blocks + 1 + 1)
     assert dict(size.runs) == runs
     assert size.snapshot_rows == snapshots
 
@@ -116,7 +117,7 @@ def test_pools_of_one_case(found, slots, blocks, runs, snapshots):
 def test_pools_of_a_run_hold_its_widest_case():
     size = sizes(case("batch", (12, 19)), case("verify", (23,), widths=(5,)), case("single", (90,)))
     assert dict(size.runs) == {"decode": 1, "multi_seq": 2, "prefill": 90, "verify": 5}
-    assert (size.num_slots, size.num_blocks, size.snapshot_rows) == (2, 6 + 1, 4)
+    assert (size.num_slots, size.num_blocks, size.snapshot_rows) == (2 + 1, 6 + 1 + 1, 4)
 
 
 def test_slots_beyond_what_is_needed_are_all_allocated_and_all_have_blocks():

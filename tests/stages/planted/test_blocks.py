@@ -17,7 +17,7 @@ def dummy_block(arguments: Arguments) -> int:
     ("theirs", "row"),
     [
         pytest.param(lambda dummy: 0, 0, id="the sentinel is block 0"),
-        pytest.param(lambda dummy: dummy - 1, 4, id="index -1 is the block before"),
+        pytest.param(lambda dummy: dummy - 2, 4, id="the last row's block"),
     ],
 )
 def test_a_padding_row_that_writes_a_neighbours_block_is_found_in_that_row(tmp_path, theirs, row):

@@ -90,31 +90,63 @@ def test_a_restore_into_anothers_block_is_found_there(tmp_path, monkeypatch, fau
     assert any(reason.startswith(moved) for reason in said.reasons)
 
 
-def test_a_restore_of_nothing_on_both_sides_is_blind(tmp_path, monkeypatch):
+def test_a_restore_of_nothing_on_both_sides_contradicts_what_was_saved(tmp_path, monkeypatch):
     restored_by(monkeypatch, lengths_alone, everywhere=True)
     said = diff(tmp_path, "diff=swap")
-    assert said.outcome == "INCONCLUSIVE"
-    for variant in ("legacy", "circuit"):
-        assert said.control("own record", variant).verdict == "blind"
-    assert len(said.reasons) == 4  # of each record, under each
+    assert said.outcome == "FAIL"
+    controls = [control for control in said.evidence.controls if "record" in control.name]
+    assert {control.verdict for control in controls} == {"blind"}
+    assert said.reasons[0] == (
+        "legacy, swap, own record: l0.attn.k, l0.attn.v, l1.attn.k, l1.attn.v was not restored as "
+        "it was saved."
+    )
 
 
-def test_a_restore_that_loses_a_state_in_both_is_seen_by_the_table(tmp_path, monkeypatch):
-    def without_the_first_keys(model: Model, sequence: Any, record_B: torch.Tensor) -> None:
-        keys = model.states["l0.attn.k"]
-        kept = keys.clone()
-        spilling.restore(model, sequence, record_B)
-        keys.copy_(kept)
+def without_the_first_keys(model: Model, sequence: Any, record_B: torch.Tensor) -> None:
+    """All but the keys of the first layer."""
+    keys = model.states["l0.attn.k"]
+    kept = keys.clone()
+    spilling.restore(model, sequence, record_B)
+    keys.copy_(kept)
 
+
+def test_a_restore_that_loses_a_state_in_both_is_said_and_seen_by_the_table(tmp_path, monkeypatch):
     restored_by(monkeypatch, without_the_first_keys, everywhere=True)
     said = diff(tmp_path / "swap", "diff=swap")
-    assert said.outcome == "PASS"  # the last byte, which the control changes, is a value's
+    assert all(case.comparison for case in said.evidence.cases)  # both lose it
+    assert said.outcome == "FAIL"
+    assert said.reasons[0] == (
+        "legacy, swap, own record: l0.attn.k was not restored as it was saved."
+    )
     said = diff(tmp_path / "table", "diff=invariance", "max_width=2")
     assert said.outcome == "FAIL"
-    assert said.reasons[0].startswith(
-        "legacy, slot, one slot against another that it was spilled to: differs at step "
-    )
-    assert {cell.axis for cell in said.evidence.cells if not cell} == {"slot"}
+    assert {reason for reason in said.reasons if reason.endswith("as it was saved.")} == {
+        f"{variant}, invariance, {leg}: l0.attn.k was not restored as it was saved."
+        for variant in ("legacy", "circuit")
+        for leg in ("spilled", "restored 64")
+    }
+    assert {cell.name for cell in said.evidence.cells if not cell} == {
+        "one slot against another that it was spilled to",
+        "65 tokens prefilled at once against 64 of them restored",
+    }
+
+
+def test_a_prefix_that_is_restored_without_its_keys_in_both_is_seen_by_the_table(
+    tmp_path, monkeypatch
+):
+    restored_by(monkeypatch, without_the_first_keys, everywhere=True)
+    said = diff(tmp_path / "prefill", "prefill=[256]")
+    assert said.case("prefill, 256 tokens restored, 37 computed")  # both forwards are wrong alike
+    said = diff(tmp_path / "table", "diff=invariance", "max_width=2")
+    assert said.outcome == "FAIL"
+    for variant in ("legacy", "circuit"):
+        (cell,) = [
+            cell
+            for cell in said.evidence.cells
+            if not cell and (cell.variant, cell.axis) == (variant, "prefill_chunks")
+        ]
+        assert cell.name == "65 tokens prefilled at once against 64 of them restored"
+        assert cell.step == -1
 
 
 def test_a_record_with_a_wrong_byte_is_found_in_the_record(tmp_path, monkeypatch):
@@ -134,11 +166,13 @@ def test_a_record_with_a_wrong_byte_is_found_in_the_record(tmp_path, monkeypatch
     assert said.case(REFERENCES).state_diff == ("record",)
 
 
-def test_a_prefix_that_is_computed_again_proves_nothing(tmp_path, monkeypatch):
+def test_a_prefix_that_is_computed_again_was_not_restored_and_proves_nothing(tmp_path, monkeypatch):
     restored_by(monkeypatch, lambda model, sequence, record_B: None)
     said = diff(tmp_path, "prefill=[256]")
-    assert said.outcome == "INCONCLUSIVE"
-    assert said.reason == (
+    assert said.outcome == "FAIL"
+    assert all(case.comparison for case in said.evidence.cases)
+    assert said.reasons[0].endswith("l1.attn.v was not restored as it was saved.")
+    assert said.reasons[1] == (
         "circuit, prefill, 256 tokens restored, 37 computed: the prefill computed 293 tokens, not "
         "the 37 behind the restored prefix."
     )

@@ -44,7 +44,7 @@ def test_in_both_forwards_it_is_the_invariance_table_that_sees_it(tmp_path):
         "promises that it is equal"
     )
     assert {cell.axis for cell in said.evidence.cells if not cell} == {
-        "width", "padding", "slot", "neighbours", "verify",
+        "width", "slot", "neighbours", "verify",
     }  # fmt: skip
     assert {cell.variant for cell in said.evidence.cells if not cell} == {"circuit"}
     (found,) = said.localized

@@ -43,10 +43,8 @@ def test_a_rejected_draft_that_lingers_in_both_forwards_is_seen_by_its_control(
     said = diff(tmp_path, "verify=[3]")
     assert said.case("verify, K=3")  # both forwards are wrong alike
     assert said.outcome == "FAIL"
-    assert said.reason == (
-        "detection control, circuit, verify, K=3, rejected draft in row 1 changed at step 2: a "
-        "rejected draft moved step 2 (its state was not taken back)"
-    )
+    moved = "a rejected draft moved step"
+    assert any("rejected draft in row" in r and moved in r for r in said.reasons)
     assert said.control("rejected draft").verdict == "lingers"
     assert said.control("accepted draft").verdict == "ok"
 
@@ -61,7 +59,7 @@ def test_drafts_that_earlier_rows_see_are_found_by_their_control(tmp_path):
     assert said.case("verify, K=3")
     assert said.outcome == "FAIL"
     assert said.control("accepted draft").verdict == "early"
-    assert "row 0 of the step moved, before row 2, the changed" in said.reasons[0]
+    assert any("row 0 of the step moved, before row" in reason for reason in said.reasons)
 
 
 def test_a_verify_that_sums_in_another_order_is_found_at_its_width(tmp_path):

@@ -1,0 +1,70 @@
+"""Rules of other bits: near the chain that they replace, and its own sum to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kernels.cpu.values import make
+from tests.kernels.hopper.launched import Out, launched, same
+
+pytestmark = pytest.mark.gpu
+FAR = 2e-2
+"""Of the chain's own size: each of its three roundings to bf16 is up to 2^-9 of a value."""
+
+
+def near(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Relative to the size of all values; false with a NaN anywhere."""
+    ours, theirs = ours.float(), theirs.float()
+    return bool((ours - theirs).norm() <= FAR * theirs.norm())
+
+
+@pytest.mark.parametrize("form", ("plain", "one_plus"))
+@pytest.mark.parametrize("rows", (1, 3, 8))
+@pytest.mark.parametrize(("dim", "n"), [(1024, 512), (448, 96), (4096, 9000)])
+def test_they_are_near_their_chain(gpu, form, rows, dim, n):
+    stream, delta = make("normal", 1, rows, dim), make("normal", 2, rows, dim)
+    norm_weight, weight = make("normal", 3, dim), make("normal", 4, n, dim)
+    bias = make("normal", 5, n)
+    given = {"stream": stream, "delta": delta, "eps": 1e-6, "weight_form": form}
+    normed = launched(
+        gpu.functions["norm.add_rms_norm"],
+        {"total": Out(rows, dim), "y": Out(rows, dim)},
+        **given,
+        weight=norm_weight,
+    )
+    sizes = {"q": n, "k": n // 2, "v": n // 2}
+    three = {f"{name}_weight": weight[:size].clone() for name, size in sizes.items()} | {
+        f"{name}_bias": bias[:size].clone() for name, size in sizes.items()
+    }
+    outputs = {name: Out(rows, size) for name, size in sizes.items()}
+    apart = launched(gpu.functions["linear.qkv"], outputs, x=normed["y"], **three)
+    outputs = {name: Out(rows, size) for name, size in (sizes | {"total": dim}).items()}
+    found = launched(
+        gpu.functions["norm_linear.add_norm_qkv"],
+        outputs, norm_weight=norm_weight, **given, **three,
+    )  # fmt: skip
+    assert same(found["total"], normed["total"])
+    assert all(near(found[name], apart[name]) for name in sizes)
+    pair = {"weight": weight, "bias": bias}
+    apart = launched(
+        gpu.functions["linear.gate_up_silu"], {"y": Out(rows, n // 2)}, x=normed["y"], **pair
+    )
+    outputs = {"y": Out(rows, n // 2), "total": Out(rows, dim)}
+    found = launched(
+        gpu.functions["norm_linear.add_norm_gate_up_silu"],
+        outputs, norm_weight=norm_weight, **given, **pair,
+    )  # fmt: skip
+    assert same(found["total"], normed["total"])
+    assert near(found["y"], apart["y"])
+
+
+def test_what_does_not_stream_is_refused(gpu):
+    rows, dim = 1, 100
+    tensors = {name: make("normal", 1, rows, dim).cuda() for name in ("stream", "delta")}
+    outputs = {"total": Out(rows, dim).tensor, "y": Out(rows, 8).tensor}
+    with pytest.raises(ValueError, match="streams at most 16 rows"):
+        gpu.functions["norm_linear.add_norm_gate_up_silu"](
+            **tensors, **outputs, norm_weight=make("normal", 2, dim).cuda(), eps=1e-6,
+            weight=make("normal", 3, 16, dim).cuda(), bias=None,
+        )  # fmt: skip
