@@ -104,8 +104,9 @@ class Task:
             with (out_dir / LOG).open("w", encoding="utf-8") as file:
                 log = Console(file=file, width=PIPE_WIDTH, no_color=True)
                 return run_job(run, out_dir, terminal() if _alone() else log, log)
-        finally:
+        except ConfigError:  # a job that was refused has nothing to report
             _drop_empty(out_dir / LOG)
+            raise
 
     def load(self, cfg: DictConfig) -> Run:
         """The validated run behind Hydra's composed config.
@@ -134,7 +135,6 @@ class Task:
 
 
 def _drop_empty(log: Path) -> None:
-    """A job that was refused has nothing to report."""
     with suppress(OSError):
         if log.stat().st_size == 0:
             log.unlink()
