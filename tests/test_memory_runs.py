@@ -36,6 +36,13 @@ def terms(memory: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {term["id"]: (term["low"], term["high"]) for term in memory["terms"]}
 
 
+def test_a_size_that_the_config_leaves_to_its_class_is_said():
+    left = "the config does not state head_dim=256: the sizes of the model's class"
+    assert left in planned("model=tiny_hybrid", "~model.config.head_dim")["header"]["notes"]
+    stated = planned("model=tiny_hybrid")["header"]["notes"]
+    assert not [note for note in stated if "does not state" in note]
+
+
 def test_ranks_are_shown_and_the_fullest_is_billed(tmp_path):
     run = metpipe(
         "pipeline=memory",
