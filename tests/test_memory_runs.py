@@ -93,8 +93,21 @@ def test_a_change_that_is_offered_is_true_when_it_is_made(index):
     memory = planned(*asked, ceiling)
     assert memory["totals"]["answer"] != "fits"
     fix = memory["fixes"][index]
-    changed = planned(*asked, ceiling, fix["override"])
+    changed = planned(*asked, ceiling, *fix["override"].split())
     assert changed["totals"]["answer"] == fix["answer"]
+    assert changed["totals"]["headroom_low"] == fix["headroom_low"]
+
+
+def test_speculation_is_left_out_by_all_that_must_be_typed():
+    """The drafts that were given are read by nobody once the serve does not speculate."""
+    asked = ("model=qwen3_6_35b_a3b", "hardware=h200_sxm", "slots=64")
+    drafts = ("serve.speculative=true", "serve.num_drafts=7")
+    least = planned(*asked, *drafts)["inverse"]["min_utilization"]["surely"]
+    tight = (*asked, *drafts, f"serve.gpu_memory_utilization={round(least - 0.001, 3)}")
+    typed = "serve.speculative=false serve.num_drafts=null"
+    (fix,) = [fix for fix in planned(*tight)["fixes"] if fix["override"] == typed]
+    changed = planned(*tight, *typed.split())
+    assert changed["totals"]["answer"] == fix["answer"] == "fits"
     assert changed["totals"]["headroom_low"] == fix["headroom_low"]
 
 

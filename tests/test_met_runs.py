@@ -100,6 +100,49 @@ def test_a_plan_with_what_ifs():
     assert sum(node["state"] for node in memory["nodes"]) == terms["kv"] + terms["states"]
 
 
+HEAD = ("serve.speculative=true", "serve.num_drafts=7", "serve.mtp_max_seqs=8")
+DRAFTER = ("serve.dflash=true", "serve.dflash_gamma=7")
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        (HEAD, set()),
+        (
+            (*HEAD, "tree_nodes=8"),
+            {
+                "serve.speculative=false serve.num_drafts=null serve.mtp_max_seqs=null "
+                "tree_nodes=null"
+            },
+        ),
+        (
+            (*DRAFTER, "serve.mtp_max_seqs=8"),
+            {"serve.dflash=false serve.dflash_gamma=null serve.mtp_max_seqs=null"},
+        ),
+        (
+            (*DRAFTER, "serve.num_drafts=2"),
+            {"serve.dflash=false serve.dflash_gamma=null serve.num_drafts=null"},
+        ),
+        ((*HEAD, *DRAFTER), {"serve.dflash=false serve.dflash_gamma=null"}),
+    ],
+    ids=["head", "tree", "drafter", "drafter-and-depth", "both"],
+)
+def test_every_change_that_is_printed_composes_and_fits(asked, offered):
+    """Just below the smallest share that fits; with both proposers, leaving out one may not do."""
+    line = ("model=qwen3_8_27b_nvfp4", "slots=8", *asked)
+    least = planned(*line)["inverse"]["min_utilization"]["surely"]
+    tight = (*line, f"serve.gpu_memory_utilization={round(least - 0.001, 3)}")
+    memory = planned(*tight)
+    assert memory["totals"]["answer"] == "does not fit"
+    found = {fix["override"] for fix in memory["fixes"]}
+    switches = ("serve.speculative=", "serve.dflash=")
+    assert {typed for typed in found if typed.startswith(switches)} == offered
+    for fix in memory["fixes"]:
+        totals = planned(*tight, *fix["override"].split())["totals"]
+        assert totals["answer"] == fix["answer"] == "fits", fix
+        assert totals["headroom_low"] == fix["headroom_low"], fix
+
+
 TINY = {
     "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256,

@@ -10,7 +10,7 @@ from metpipe.memory.evaluate import headroom_at
 from metpipe.memory.inverse import Inverse, Question, Value
 from metpipe.memory.overheads import graphs_term
 from metpipe.memory.point import Point
-from metpipe.memory.reboot import with_kv_dtype, without_drafts
+from metpipe.memory.reboot import with_kv_dtype, without_block_drafter, without_drafts
 from metpipe.memory.report import SEVERITY, Answer, answer_of
 
 __all__ = ["Fix", "fixes", "switches"]
@@ -22,7 +22,10 @@ KV_FORMAT = "{kv_cache_dtype}"
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One override, the rest as it is: what the answer would be, and the room that is left."""
+    """One change, the rest as it is: what the answer would be, and the room that is left.
+
+    `override` is all that must be typed behind the line for it, with spaces between.
+    """
 
     override: str
     answer: Answer
@@ -68,15 +71,40 @@ def switches(point: Point) -> Iterator[Question]:
             lambda value: f"serve.graphs={value}",
             now="true",
         )
+    yield from _proposers(point)
+
+
+def _proposers(point: Point) -> Iterator[Question]:
+    """Each one that drafts, to be left out."""
     if point.serve.speculative:
-        yield Question(
-            "speculative",
-            "most",
-            ("false", "true"),
-            lambda value: point if value == "true" else without_drafts(point),
-            lambda value: f"serve.speculative={value}",
-            now="true",
-        )
+        yield _proposer(point, without_drafts(point), ("serve.speculative=false",))
+    if point.met is not None and point.met.flags.dflash:
+        off = ("serve.dflash=false", "serve.dflash_gamma=null")
+        yield _proposer(point, without_block_drafter(point), off)
+
+
+def _proposer(point: Point, without: Point, off: tuple[str, ...]) -> Question:
+    typed = " ".join((*off, *_unread(point, without)))
+    return Question(
+        off[0].partition("=")[0].removeprefix("serve."),
+        "most",
+        ("false", "true"),
+        lambda value: point if value == "true" else without,
+        lambda value: typed if value == "false" else "",  # as it is: nothing to type
+        now="true",
+    )
+
+
+def _unread(point: Point, without: Point) -> Iterator[str]:
+    """Keys of speculation that are given and that the changed serve would refuse as unread."""
+    if point.serve.num_drafts is not None and without.serve.num_drafts is None:
+        yield "serve.num_drafts=null"
+    if point.met is None or without.met is None:
+        return
+    if point.met.flags.mtp_max_seqs is not None and without.met.flags.mtp_max_seqs is None:
+        yield "serve.mtp_max_seqs=null"
+    if point.met.what_ifs.tree_nodes is not None and without.met.what_ifs.tree_nodes is None:
+        yield "tree_nodes=null"
 
 
 def _fix(question: Question, given: Inverse) -> Fix | None:

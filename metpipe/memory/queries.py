@@ -171,7 +171,7 @@ def snapshots_question(point: Point) -> Question:
         "most",
         range(MOST_SNAPSHOTS + 1),
         lambda value: with_snapshot_slots(point, _int(value)),
-        lambda value: f"serve.ssm_cache_slots={value}",
+        lambda value: f"serve.ssm_cache_slots={value}{_caching(point)}",
         now=None if point.met is None else point.met.flags.ssm_cache_slots,
         why=without_snapshots(point),
     )
@@ -236,6 +236,12 @@ QUERIES: tuple[Callable[[Point], Question], ...] = (
 def questions(point: Point, candidates: Sequence[Point]) -> tuple[Question, ...]:
     """Every inverse question about a point; `candidates` are the point on other devices."""
     return (*(query(point) for query in QUERIES), device_question(point, candidates))
+
+
+def _caching(point: Point) -> str:
+    """What must be typed beside a number of snapshots for the cache that keeps them."""
+    keeps = point.met is None or point.met.flags.enable_prefix_caching
+    return "" if keeps else " serve.enable_prefix_caching=true"
 
 
 def _up_to(query: str, high: int) -> range:

@@ -15,6 +15,7 @@ __all__ = [
     "with_kv_dtype",
     "with_snapshot_slots",
     "with_verify_width",
+    "without_block_drafter",
     "without_drafts",
     "without_snapshots",
     "without_verify",
@@ -66,13 +67,20 @@ def with_verify_width(point: Point, width: int) -> Point:
 
 
 def without_drafts(point: Point) -> Point:
-    """The point without speculation."""
-    serve = replace(point.serve, speculative=False, num_drafts=None)
-    point = replace(point, serve=serve)
+    """The point without drafts of the model's own head; a block drafter stays."""
+    stays = point.met is not None and point.met.flags.dflash
+    drafts = point.serve.num_drafts if stays else None
+    point = replace(point, serve=replace(point.serve, speculative=False, num_drafts=drafts))
     if point.met is None:
         return point
-    flags = replace(point.met.flags, speculative=False, dflash=False, num_drafts=None)
-    return _with_flags(point, point.met, flags)
+    flags = replace(point.met.flags, speculative=False)
+    return _with_proposers(point, point.met, flags)
+
+
+def without_block_drafter(point: Point) -> Point:
+    """The point without a separate block drafter; drafts of the model's own head stay."""
+    side = _side(point)
+    return _with_proposers(point, side, replace(side.flags, dflash=False, dflash_gamma=None))
 
 
 def without_verify(point: Point) -> str:
@@ -83,6 +91,16 @@ def without_verify(point: Point) -> str:
         return "serve.dflash_gamma sizes the verify"
     has_head = point.has_draft_head if point.met is None else point.met.model.drafts
     return "" if has_head else "the model has no draft head"
+
+
+def _with_proposers(point: Point, side: MetSide, flags: MetFlags) -> Point:
+    """The point under flags of fewer proposers; without any, nothing that sizes them is left."""
+    if flags.speculates:
+        return _with_flags(point, side, flags)
+    point = replace(point, serve=replace(point.serve, num_drafts=None))
+    flags = replace(flags, num_drafts=None, mtp_max_seqs=None)
+    side = replace(side, what_ifs=replace(side.what_ifs, tree_nodes=None))
+    return _with_flags(point, side, flags)
 
 
 def _with_flags(point: Point, side: MetSide, flags: MetFlags) -> Point:

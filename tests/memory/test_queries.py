@@ -246,7 +246,7 @@ def test_drafts_and_slots_are_changes_of_a_hybrid(tiny, hybrid, on):
     assert found["slots"] == f"slots={max_slots(crowded).surely}"
     tight = replace(hybrid(tiny, 650 * KIB), slots=2, serve=serve)
     found = {fix.override.partition("=")[0]: fix.override for fix in tried(tight)}
-    assert found["serve.speculative"] == "serve.speculative=false"
+    assert found["serve.speculative"] == "serve.speculative=false serve.num_drafts=null"
     assert found["serve.num_drafts"] == f"serve.num_drafts={max_verify(tight).surely - 1}"
 
 
