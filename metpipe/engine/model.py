@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -53,6 +54,8 @@ class Model:
     sizes: PoolSizes
     allocator: Allocator
     digests: StateDigests = field(init=False)
+    fresh: dict[object, Any] = field(default_factory=dict)
+    """what is known of the state right after poison, by who owns what; of `distrust` on, nothing"""
     _poisoned: bool = False
     """all of the state is poison, but for what was handed out since"""
     _rope: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -110,6 +113,7 @@ class Model:
     def distrust(self) -> None:
         """What nobody was handed has been written: poison all of it the next time."""
         self._poisoned = False
+        self.fresh.clear()
 
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's blocks and slot back."""

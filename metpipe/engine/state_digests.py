@@ -1,12 +1,13 @@
 """Digests of what sequences own in the state pools, and of what nobody owns.
 
 A pool's unit is a token's row of a paged pool, or a slot of a recurrent one. All spans of a digest
-are hashed in one call of the kernel set's own hash, then their hashes are hashed.
+are hashed in one call of the kernel set's own hash; BLAKE2b folds their hashes into one.
 Shapes: S sequences, N spans.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ class StateDigests:
         by_row = hashes.reshape(-1, len(rows), 2).swapaxes(0, 1)
         each = count * by_row.shape[1] * HASH_BYTES
         at = each * np.arange(len(sequences), dtype=np.int64)
-        return hexes_of(self._fold(by_row.ravel(), at, np.full_like(at, each)))
+        return self._fold(by_row.ravel(), at, np.full_like(at, each))
 
     def _joined(self, by_row: U64, by_slot: U64, counts: Items[int]) -> tuple[str, ...]:
         """Per sequence, the hash of its rows' hashes, then of its slot's."""
@@ -194,8 +195,7 @@ class StateDigests:
             np.concatenate((first * row_bytes, by_row.nbytes + order * slot_bytes)),
             np.concatenate((sizes * row_bytes, np.full_like(sizes, slot_bytes))),
         )
-        hexes = hexes_of(folded)
-        return tuple(a + b for a, b in zip(hexes, hexes[len(sizes) :], strict=False))
+        return tuple(a + b for a, b in zip(folded, folded[len(sizes) :], strict=False))
 
     def of_rows(self, content_RV: torch.Tensor, key: int) -> tuple[str, ...]:
         """128-bit hex of each row's bytes."""
@@ -213,12 +213,18 @@ class StateDigests:
         each = len(first) * HASH_BYTES
         at = each * np.arange(len(pools.names), dtype=np.int64)
         folded = self._fold(hashes.ravel(), at, np.full_like(at, each))
-        return dict(zip(pools.names, hexes_of(folded), strict=True))
+        return dict(zip(pools.names, folded, strict=True))
 
-    def _fold(self, hashes: U64, first: I64, sizes: I64) -> U64:
-        """The hashes of spans of hashes: `first` and `sizes` in bytes."""
-        there = torch.from_numpy(hashes.view(np.int64)).to(self.device)
-        return self.hash_spans(addresses=there.data_ptr() + first, sizes=sizes)
+    def _fold(self, hashes: U64, first: I64, sizes: I64) -> tuple[str, ...]:
+        """128-bit hex of each span of hashes; `first` and `sizes` in bytes.
+
+        On the host, where the hashes are: another launch (on a GPU two copies too) takes longer.
+        """
+        content = hashes.tobytes()
+        return tuple(
+            hashlib.blake2b(content[at : at + size], digest_size=HASH_BYTES).hexdigest()
+            for at, size in zip(first.tolist(), sizes.tolist(), strict=True)
+        )
 
     def _block_runs(self, sequence: Sequence, length: int) -> tuple[I64, I64]:
         """The first row of each block that holds a committed token, and how many it holds."""

@@ -89,8 +89,7 @@ class Recording:
             self.model.poison()
             self._open()
             self._prefilled_before = self.forward.prefilled
-            self._before = self._unowned()
-            self._blocks = [self.model.digests.block_rows(one) for one in self.sequences]
+            self._before, self._blocks = self._fresh()
             yield self.sequences
             self._ends = self._state_digests() | self.extra_states
             self._after = self._unowned()
@@ -258,6 +257,21 @@ class Recording:
     def _unowned(self) -> dict[str, str]:
         """Of padding's slot and block too, where no step of the case has padding."""
         return self.model.unowned_digests(*self.sequences, dummies=not self.case.pads)
+
+    def _fresh(self) -> tuple[dict[str, str], list[dict[str, U64]]]:
+        """Digests of what nobody owns, and of each row of the sequences' blocks, before any step.
+
+        After poison they are those of every run with the same layout, unless a tenant was there.
+        """
+        layout = tuple((one.slot, *one.blocks) for one in self.sequences)
+        key = (self.case.held, self.case.fragmented, self.case.pads, layout)
+        known = None if self.case.tenant else self.model.fresh.get(key)
+        if known is None:
+            blocks = [self.model.digests.block_rows(one) for one in self.sequences]
+            known = self._unowned(), blocks
+            if not self.case.tenant:
+                self.model.fresh[key] = known
+        return known
 
     def _note_reserved(self) -> None:
         """What moved in the sequences' blocks behind the last row that a step wrote."""
