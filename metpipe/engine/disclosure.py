@@ -58,7 +58,7 @@ class Disclosure:
     paths: Mapping[str, str] = field(default_factory=dict)
     """"mode rows" -> SHA-256 over the names of the kernels that a step launches, in their order"""
     seconds: float = 0.0
-    """wall time inside steps"""
+    """wall time inside the forward: its steps, commits and drafts"""
 
     @property
     def plans_digest(self) -> str | None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 
@@ -76,6 +78,29 @@ class _Verified:
     first_snapshot: int
 
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def counted(
+    method: Callable[Concatenate[Forward, Given], Result],
+) -> Callable[Concatenate[Forward, Given], Result]:
+    """The method, whose wall time is the forward's: once, where one such calls another."""
+
+    @wraps(method)
+    def call(forward: Forward, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if forward.inside:
+            return method(forward, *args, **kwargs)
+        begin, forward.inside = time.perf_counter(), True
+        try:
+            return method(forward, *args, **kwargs)
+        finally:
+            forward.seconds += time.perf_counter() - begin
+            forward.inside = False
+
+    return call
+
+
 @dataclass(slots=True)
 class Forward:
     """Drives a runner over pooled sequences. Logits are views that the next step overwrites."""
@@ -87,7 +112,9 @@ class Forward:
     graphs: bool = False
     """whether a step is captured when it is bound, and replayed"""
     seconds: float = 0.0
-    """wall time inside steps so far"""
+    """wall time inside it so far: its steps, and what belongs to them"""
+    inside: bool = False
+    """whether a call is running, whose time counts"""
     prefilled: int = 0
     """prompt tokens that were computed so far"""
     observe: Observer | None = None
@@ -98,6 +125,7 @@ class Forward:
     _verified: dict[Sequence, _Verified] = field(default_factory=dict)
     _last: BoundStep | None = None
 
+    @counted
     def prefill(
         self, sequence: Sequence, tokens: Items[int], chunk: int | None = None
     ) -> torch.Tensor:
@@ -113,10 +141,12 @@ class Forward:
             logits_SV = self._step("prefill", ((sequence, tokens[start : start + limit]),))
         return logits_SV[0]
 
+    @counted
     def decode(self, sequence: Sequence, token: int) -> torch.Tensor:
         """Append one token; logits [V] after it."""
         return self._step("decode", ((sequence, (token,)),))[0]
 
+    @counted
     def decode_batch(
         self, sequences: Items[Sequence], tokens: Items[int], *, padded: bool = True
     ) -> torch.Tensor:
@@ -125,10 +155,12 @@ class Forward:
         runs = [(one, (token,)) for one, token in zip(sequences, tokens, strict=True)]
         return self._step("multi_seq", runs, rows)[: len(sequences)]
 
+    @counted
     def verify(self, sequence: Sequence, tokens: Items[int]) -> torch.Tensor:
         """Run the committed token and its drafts as one step; logits [K, V]. Then `commit`."""
         return self._verify("verify", (sequence,), (tokens,))
 
+    @counted
     def verify_batch(self, sequences: Items[Sequence], tokens: Items[Items[int]]) -> torch.Tensor:
         """As `verify` for each sequence, sequence-major; logits [sum of K, V]."""
         return self._verify("verify_batch", sequences, tokens)
@@ -137,6 +169,7 @@ class Forward:
         """Take the last `rejected` tokens of a verify back from the sequence's length."""
         sequence.length -= rejected
 
+    @counted
     def commit(self, sequence: Sequence, kept: int) -> None:
         """Make the recurrent state the one after row `kept` - 1 of the sequence's last verify.
 
@@ -157,12 +190,14 @@ class Forward:
         found: list[int] = self._last.tokens_S1[:rows, 0].tolist()
         return found
 
+    @counted
     def save_hidden(self, rows: Items[int]) -> None:
         """Let the next drafts start from these rows of the last step, one for each sequence."""
         assert self._last is not None, "no step ran"
         assert self._last.hidden_RD is not None, "the model has no draft head"
         self._drafter_hidden(len(rows)).copy_(self._last.hidden_RD[list(rows)])
 
+    @counted
     def propose(
         self, sequences: Items[Sequence], tokens: Items[int], count: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -231,7 +266,6 @@ class Forward:
         return bound.logits_SV
 
     def _launch(self, mode: str, runs: Items[RowRun], rows: int) -> BoundStep:
-        begin = time.perf_counter()
         self.model.step.fill(runs, rows)
         bound = self._bound_step(mode, rows)
         if self.observe is None:
@@ -242,7 +276,6 @@ class Forward:
         _note_reach(mode, runs)
         self._note_slots((mode, rows), tuple(run.sequence.slot for run in runs))
         self._last = bound
-        self.seconds += time.perf_counter() - begin
         return bound
 
     def _note_slots(self, key: Key, slots: tuple[int, ...]) -> None:
