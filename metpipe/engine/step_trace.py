@@ -30,6 +30,12 @@ class WrittenEdge:
     """the nodes of the group that wrote it"""
     digest: str
 
+    @property
+    def written(self) -> str:
+        """Which edge it is and who wrote it, in a sentence's words."""
+        members = ", ".join(self.members)
+        return f"{self.edge} ({self.op}), written by the rule {self.rule} over {members}"
+
 
 def trace_step(
     model: Model,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from metpipe.config import modes_of
 from metpipe.diff.comparison import Comparison
@@ -28,6 +28,7 @@ from metpipe.stages.stage_names import StageName
 
 __all__ = ["run_compare"]
 
+Kept = TypeVar("Kept")
 Record = dict[str, Any]
 """What a run's stage kept."""
 
@@ -66,18 +67,18 @@ def _evidence(records: Mapping[StageName, Record], live: Live) -> Evidence:
     )
     return Evidence(
         cases=tuple(_cases(runs, live)),
-        repeats=(*_repeats(runs), *(r for t in tables for r in _of_table(t, "repeats"))),
-        controls=(*_controls(runs), *(r for t in tables for r in _of_table(t, "controls"))),
+        repeats=(*_repeats(runs), *_of_tables(tables, "repeats", Control)),
+        controls=(*_controls(runs), *_of_tables(tables, "controls", Control)),
         self_test=run_self_test(
             vocab_size=live.circuit().dims["vocab"],
             device=live.model().allocator.device,
             hash_rows=live.model().hash_rows,
         ),
-        moved=(*_moved(runs), *(m for table in tables for m in _moved_in(table))),
+        moved=(*_moved(runs), *_of_tables(tables, "moved", MovedBytes)),
         contradictions=(*_contradictions(records, live), *_rejected(runs, live)),
         unexercised=tuple(dict.fromkeys(unexercised)),
         vacuous=tuple(_vacuous(runs, live)),
-        cells=tuple(cell for table in tables for cell in _cells(table)),
+        cells=_of_tables(tables, "cells", Cell),
     )
 
 
@@ -126,16 +127,9 @@ def _tables(records: Mapping[StageName, Record], live: Live) -> list[Record]:
     ]
 
 
-def _cells(table: Record) -> tuple[Cell, ...]:
-    return restore(tuple[Cell, ...], table["cells"])
-
-
-def _of_table(table: Record, key: str) -> tuple[Control, ...]:
-    return restore(tuple[Control, ...], table[key])
-
-
-def _moved_in(table: Record) -> tuple[MovedBytes, ...]:
-    return restore(tuple[MovedBytes, ...], table["moved"])
+def _of_tables(tables: Sequence[Record], key: str, kind: type[Kept]) -> tuple[Kept, ...]:
+    """What every table kept under one key."""
+    return tuple(restore(kind, kept) for table in tables for kept in table[key])
 
 
 def _of_kind(runs: Sequence[Ran], kind: str) -> list[Ran]:
@@ -232,18 +226,22 @@ def _rejected(runs: Sequence[Ran], live: Live) -> Iterator[str]:
                         break
 
 
+def _rules_used(records: Mapping[StageName, Record], variants: Collection[str]) -> set[str]:
+    """The rules in plans of these variants, in any mode."""
+    return {
+        rule
+        for name, record in records.items()
+        if name.kind == "variant" and name.of in variants
+        for rule in record["disclosure"]["rules"]
+    }
+
+
 def _unused(records: Mapping[StageName, Record], live: Live) -> Iterator[str]:
     """Rules that a variant asked for by name and that no plan of it used."""
     for name, variant in live.run.variants.items():
         if not isinstance(variant.rules, tuple | list):
             continue
-        used = {
-            rule
-            for stage, record in records.items()
-            if (stage.kind, stage.of) == ("variant", name)
-            for rule in record["disclosure"]["rules"]
-        }
-        if missing := sorted(set(variant.rules) - used):
+        if missing := sorted(set(variant.rules) - _rules_used(records, {name})):
             yield (
                 f"{name}: no plan that ran used {', '.join(missing)} of variants.{name}.rules, so "
                 "nothing is shown of it."
@@ -293,13 +291,7 @@ def _unexercised(records: Mapping[StageName, Record], live: Live) -> Iterator[st
     if theirs is None:
         return
     takes = {name for name, variant in live.run.variants.items() if variant.kernels == "overlay"}
-    used = {
-        rule
-        for name, record in records.items()
-        if name.kind == "variant" and name.of in takes
-        for rule in record["disclosure"]["rules"]
-    }
-    if not used & set(theirs.rules):
+    if not _rules_used(records, takes) & set(theirs.rules):
         yield (
             f"kernels={folder}: none of its rules took part, so nothing is shown of them. "
             f"pipeline=rule rule=ID kernels={folder} says why one does not apply."

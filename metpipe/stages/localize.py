@@ -202,11 +202,7 @@ class _Search:
         if edge is None:
             text = f"parts at {at.place}, in a state and in no edge that both keep in memory"
         else:
-            members = ", ".join(edge.members)
-            text = (
-                f"parts at {at.place}, first in {edge.edge} ({edge.op}), written by the rule "
-                f"{edge.rule} over {members}"
-            )
+            text = f"parts at {at.place}, first in {edge.written}"
         return self._localized(at.step, edge, rule, text + named)
 
     def _not_found(self) -> Localized:

@@ -48,9 +48,7 @@ def locate(model: Model, select: ForwardSelect, table: Table, cell: Cell) -> Loc
     where = f"row {cell.row} parts {at}, "
     if edge is None:
         return _found(select, place, cell, None, where + "in no edge that both ways keep in memory")
-    members = ", ".join(edge.members)
-    text = f"first in {edge.edge} ({edge.op}), written by the rule {edge.rule} over {members}"
-    return _found(select, place, cell, edge, where + text)
+    return _found(select, place, cell, edge, f"{where}first in {edge.written}")
 
 
 def _found(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from metpipe.diff.feeding import change_token
 from metpipe.diff.invariance import Point
 from metpipe.engine.promises import OF_A_HEAD, TRIED
 from metpipe.stages.invariance.drafts import draft_bases, draft_changed, drafts
@@ -41,9 +42,8 @@ def bases(table: Table, tokens: Tokens) -> tuple[Planned, ...]:
 
 def controls(table: Table, tokens: Tokens) -> tuple[Planned, ...]:
     """A changed token of the first prompt alone, and one that a draft comes behind."""
-    fed = list(tokens[0])
     at = table.changed_step
-    fed[at] = (fed[at] + 1) % table.vocab_size
+    fed = change_token(tokens[0], at, table.vocab_size)
     case = replace(alone(table, 0), name="alone 0, changed")
     plain = replace(_one(table, "a token changed", case, fed, ends=()), changed_step=at)
     return (plain, draft_changed(table, tokens)) if table.drafts else (plain,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from metpipe.config import Run
@@ -61,17 +61,10 @@ def _verify(run: Run, facts: Facts) -> Iterator[Case]:
     if facts.drafts:
         yield Case("verify", PLAIN, (prompt,), run.steps)
     for width in run.verify or ():
-        yield Case("verify", f"K={width}", (prompt,), run.steps, widths=(width,))
+        case = Case("verify", f"K={width}", (prompt,), run.steps, widths=(width,))
+        yield case
         if facts.drafts:
-            yield Case(
-                "verify",
-                f"K={width}, draft head",
-                (prompt,),
-                run.steps,
-                widths=(width,),
-                num_drafts=width - 1,
-                drafts_verified=True,
-            )
+            yield _with_head(case, width)
 
 
 def _verify_batch(run: Run, facts: Facts) -> Iterator[Case]:
@@ -134,19 +127,21 @@ def _swap(run: Run, facts: Facts) -> Iterator[Case]:
     prompt, half = tuple(single_prompts(1, facts.vocab_size)[0]), run.steps // 2
     for crossing in (False, True):
         name = "the reference's record" if crossing else "own record"
-        yield Case("swap", name, (prompt,), run.steps, spill=half, crossing=crossing)
+        case = Case("swap", name, (prompt,), run.steps, spill=half, crossing=crossing)
+        yield case
         if facts.drafts:
-            yield Case(
-                "swap",
-                f"{name}, draft head",
-                (prompt,),
-                run.steps,
-                widths=(SWAPPED_ROWS,),
-                num_drafts=SWAPPED_ROWS - 1,
-                drafts_verified=True,
-                spill=half,
-                crossing=crossing,
-            )
+            yield _with_head(case, SWAPPED_ROWS)
+
+
+def _with_head(case: Case, width: int) -> Case:
+    """The case with verifies of `width` rows, whose drafts are the model's own."""
+    return replace(
+        case,
+        name=f"{case.name}, draft head",
+        widths=(width,),
+        num_drafts=width - 1,
+        drafts_verified=True,
+    )
 
 
 def _layouts(run: Run) -> tuple[bool, ...]:
