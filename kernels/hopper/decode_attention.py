@@ -33,6 +33,9 @@ __all__ = ["norm_rope_attend"]
 WHOLE_FROM = 128
 """Rows times kv heads from which on a row's splits are one program's: a multiprocessor each."""
 SHARED_FROM = 256
+"""Those from which on programs share a multiprocessor."""
+TURNS_AHEAD = 3
+"""Splits that a program with a multiprocessor to itself asks for ahead: what has room there."""
 MOST_HEAD_DIM = 256
 """A split's keys and values are held in shared memory."""
 PATCH = gl.constexpr(8)
@@ -328,8 +331,8 @@ def norm_rope_attend(
     disjoint({"y": y, "k_pool": k_pool, "v_pool": v_pool}, read)
     whole = rows * kv_heads >= WHOLE_FROM
     splits = 1 if whole else triton.cdiv(columns * block_size, SPLIT)
-    # One program to a multiprocessor asks for two splits, several ask for one each.
-    turns = 2 if whole and head_dim <= 128 and rows * kv_heads < SHARED_FROM else 1
+    alone = whole and head_dim <= 128 and rows * kv_heads < SHARED_FROM
+    turns = TURNS_AHEAD if alone else 1
     parts = 0 if whole else rows * kv_heads * splits * group
     floats = scratch(parts * (head_dim + 2))
     arguments = (

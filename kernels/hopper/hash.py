@@ -11,6 +11,7 @@ add their parts in any. Not cryptographic.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ import triton.language as tl
 
 from .check import DEVICE, bf16, matrix
 from .jit import device, kernel
+from .launch import bind
+from .overlap import enter
 
 __all__ = ["hash128", "hash128_rows", "hash128_spans"]
 
@@ -59,6 +62,7 @@ def _words(address, size, i):
 @kernel
 def _add_spans(spans, sums, constants, count, BLOCK: tl.constexpr, PER_PROGRAM: tl.constexpr):
     """spans: int64 [4, count]: address, bytes, index of the first word, row of sums."""
+    enter()
     span = tl.program_id(0)
     address, size = tl.load(spans + span), tl.load(spans + count + span)
     first, target = tl.load(spans + 2 * count + span), tl.load(spans + 3 * count + span)
@@ -157,14 +161,23 @@ def _sums(spans: Any, count: int, key: int) -> Any:
     numbers = [G1, G2, M1, M2, key & WORD, key >> 64 & WORD]
     constants = np.array(numbers, dtype=np.uint64).view(np.int64)
     whole = np.concatenate((constants, spans.ravel(), np.zeros(2 * count, dtype=np.int64)))
-    there = torch.from_numpy(whole).to(DEVICE)
-    sums = there[len(whole) - 2 * count :]
     programs = triton.cdiv(max(int(spans[1].max()), 1), 8 * BLOCK * PER_PROGRAM)
-    _add_spans[spans.shape[1], programs](
-        there[6 : 6 + spans.size], sums.view(torch.uint64), there[:6].view(torch.uint64),
-        spans.shape[1], BLOCK, PER_PROGRAM,
-    )  # fmt: skip
-    return sums.cpu().numpy().view(np.uint64).reshape(count, 2)
+    launch, there = _bound(spans.shape[1], programs, count)
+    there.copy_(torch.from_numpy(whole))
+    launch()
+    return there[len(whole) - 2 * count :].cpu().numpy().view(np.uint64).reshape(count, 2)
+
+
+@lru_cache(maxsize=256)
+def _bound(spans: int, programs: int, count: int) -> tuple[Any, torch.Tensor]:
+    """The launch for so many spans, and what it reads and adds to: constants, spans, sums.
+
+    Kept, since a run hashes the same number of spans step after step.
+    """
+    there = torch.empty(6 + 4 * spans + 2 * count, dtype=torch.int64, device=DEVICE)
+    sums, constants = there[6 + 4 * spans :], there[:6].view(torch.uint64)
+    arguments = (there[6:], sums.view(torch.uint64), constants, spans, BLOCK, PER_PROGRAM)
+    return bind(_add_spans, (spans, programs), arguments), there
 
 
 def _mixed(x: Any) -> Any:
