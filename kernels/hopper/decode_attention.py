@@ -34,8 +34,8 @@ WHOLE_FROM = 128
 """Rows times kv heads from which on a row's splits are one program's: a multiprocessor each."""
 SHARED_FROM = 256
 """Those from which on programs share a multiprocessor."""
-TURNS_AHEAD = 3
-"""Splits that a program with a multiprocessor to itself asks for ahead: what has room there."""
+TURNS_AHEAD = 2
+"""Splits that a program with a multiprocessor to itself asks for ahead."""
 MOST_HEAD_DIM = 256
 """A split's keys and values are held in shared memory."""
 PATCH = gl.constexpr(8)
@@ -63,8 +63,24 @@ def _inverses(x, at, here, eps, ROWS: gl.constexpr, HEAD: gl.constexpr, LANES: g
 
 
 @shared_device
+def _pair_of(d, HALF: gl.constexpr):
+    """The element that turns with each."""
+    return gl.where(d < HALF, d + HALF, gl.where(d < 2 * HALF, d - HALF, d))
+
+
+@shared_device
+def _norm_weights(weight, HALF: gl.constexpr, HEAD: gl.constexpr, FORM: gl.constexpr,
+                  D: gl.constexpr):  # fmt: skip
+    """Each element's weight, and that of the element that turns with it: float32 [1, D]."""
+    d = gl.arange(0, D, layout=gl.SliceLayout(0, FORM))
+    w = gl.load(weight + d, mask=d < HEAD, other=0.0).to(gl.float32)
+    w_other = gl.load(weight + _pair_of(d, HALF), mask=d < HEAD, other=0.0).to(gl.float32)
+    return w[None, :], w_other[None, :]
+
+
+@shared_device
 def _turned(
-    x, first, step, heads, eps, weight, cos, sin, ROWS: gl.constexpr, HALF: gl.constexpr,
+    x, first, step, heads, eps, w, w_other, cos, sin, ROWS: gl.constexpr, HALF: gl.constexpr,
     HEAD: gl.constexpr, LANES: gl.constexpr, ONE_PLUS: gl.constexpr, FORM: gl.constexpr,
     LANE_FORM: gl.constexpr, D: gl.constexpr,
 ):  # fmt: skip
@@ -76,13 +92,10 @@ def _turned(
     inverse = gl.convert_layout(inverse, gl.SliceLayout(1, FORM))[:, None]
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, FORM))[:, None]
     d = gl.arange(0, D, layout=gl.SliceLayout(0, FORM))
-    pair = gl.where(d < HALF, d + HALF, gl.where(d < 2 * HALF, d - HALF, d))
     here = (row < heads) & (d < HEAD)[None, :]
     at = x + first + row * step
     value = gl.load(at + d[None, :], mask=here, other=0.0).to(gl.float32)
-    other = gl.load(at + pair[None, :], mask=here, other=0.0).to(gl.float32)
-    w = gl.load(weight + d, mask=d < HEAD, other=0.0).to(gl.float32)[None, :]
-    w_other = gl.load(weight + pair, mask=d < HEAD, other=0.0).to(gl.float32)[None, :]
+    other = gl.load(at + _pair_of(d, HALF)[None, :], mask=here, other=0.0).to(gl.float32)
     value = round_bf16(normed_formed1(value, inverse, w, ONE_PLUS))
     other = round_bf16(normed_formed1(other, inverse, w_other, ONE_PLUS))
     c, s = cos[None, :], sin[None, :]
@@ -108,7 +121,7 @@ def _ask(
     k_pool, v_pool, keys, values, table, token, stop, columns, pool_rows, kv_dim,
     SIZE: gl.constexpr, HEAD: gl.constexpr, FORM: gl.constexpr, D: gl.constexpr,
 ):  # fmt: skip
-    """Keys and values of tokens before `stop`, as a group of copies; zeros for the others."""
+    """Keys and values of tokens before `stop`; zeros for the others."""
     place = pool_row(table, token, columns, pool_rows, SIZE)
     place = gl.where(token < stop, place, -1)[:, None]
     d = gl.arange(0, D, layout=gl.SliceLayout(0, FORM))[None, :]
@@ -116,7 +129,6 @@ def _ask(
     at = place * kv_dim + d
     async_copy.async_copy_global_to_shared(keys, k_pool + at, mask=held)
     async_copy.async_copy_global_to_shared(values, v_pool + at, mask=held)
-    async_copy.commit_group()
 
 
 @shared_device
@@ -208,6 +220,9 @@ def _new_rows(
             k_pool + shift, v_pool + shift, keys.index(ahead), values.index(ahead), listed,
             token + ahead * SPLIT, position, columns, pool_rows, kv_dim, SIZE, HEAD, loads, D,
         )  # fmt: skip
+        async_copy.commit_group()
+    q_w, q_other = _norm_weights(q_weight, HALF, HEAD, form, D)
+    k_w, k_other = _norm_weights(k_weight, HALF, HEAD, form, D)
     c = _angles(cos, position, inside, HALF, form, D)
     s = _angles(sin, position, inside, HALF, form, D)
     own = pool_row(listed, position, columns, pool_rows, SIZE)
@@ -217,13 +232,13 @@ def _new_rows(
         place = row * kv_heads + kv_head
         head = place * GROUP * HEAD
         turned = _turned(
-            q, head, HEAD, GROUP, q_eps, q_weight, c, s, G, HALF, HEAD, LANES, Q_ONE, form,
-            lane_form, D,
+            q, head, HEAD, GROUP, q_eps, q_w, q_other, c, s, G, HALF, HEAD, LANES, Q_ONE,
+            form, lane_form, D,
         )  # fmt: skip
         # Eight times alike, for whichever row of eight in shared memory is theirs.
         key = _turned(
-            k, place * HEAD, 0, PATCH, k_eps, k_weight, c, s, PATCH, HALF, HEAD, LANES, K_ONE,
-            form, lane_form, D,
+            k, place * HEAD, 0, PATCH, k_eps, k_w, k_other, c, s, PATCH, HALF, HEAD, LANES,
+            K_ONE, form, lane_form, D,
         )  # fmt: skip
         d = gl.arange(0, D, layout=gl.SliceLayout(0, form))[None, :]
         eighth = gl.arange(0, PATCH, layout=gl.SliceLayout(1, form))[:, None]
@@ -261,12 +276,14 @@ def _new_rows(
                 )  # fmt: skip
                 m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
                 gl.thread_barrier()
-                # The row's own key and value are written by now.
-                _ask(
-                    k_pool + shift, v_pool + shift, now_keys, now_values, listed,
-                    token + (turn + TURNS) * SPLIT, position + 1, columns, pool_rows, kv_dim, SIZE,
-                    HEAD, loads, D,
-                )  # fmt: skip
+                if turn + TURNS < count:
+                    # The row's own key and value are written by now.
+                    _ask(
+                        k_pool + shift, v_pool + shift, now_keys, now_values, listed,
+                        token + (turn + TURNS) * SPLIT, position + 1, columns, pool_rows, kv_dim,
+                        SIZE, HEAD, loads, D,
+                    )  # fmt: skip
+                async_copy.commit_group()
             _put(y, acc, sums, head, mma, GROUP, G, HEAD, D)
         else:
             wanted = column <= position

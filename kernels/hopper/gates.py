@@ -16,9 +16,10 @@ from .dot import tile_columns, tile_rows
 from .jit import kernel
 from .launch import bind
 from .linear import two_products
+from .linears import Linears
 from .overlap import enter
 from .scalar import decay1, round_bf16, sigmoid, sigmoid_mul1
-from .stream import Linears, bind_stream, stream_of
+from .stream import bind_stream, stream_of
 from .tiles import tile_for
 
 __all__ = ["gdn_gates", "linear_gates", "sigmoid_gate_mul"]

@@ -14,9 +14,10 @@ from .check import bf16, disjoint, matrix, optional_vector
 from .dot import product, tile_columns, tile_rows
 from .jit import device, kernel
 from .launch import bind
+from .linears import Linears
 from .overlap import release, wait
 from .scalar import round_bf16, silu_mul1
-from .stream import Linears, bind_stream, stream_of
+from .stream import bind_stream, stream_of
 from .tiles import tile_for
 
 __all__ = ["gate_up_silu", "linear", "linear_add", "qkv"]

@@ -10,11 +10,6 @@ Triton's Gluon.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma
@@ -22,60 +17,25 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from .check import DEVICE
 from .jit import shared_device, shared_kernel
 from .launch import bind
+from .linears import Linears, is_aligned, three
 from .overlap import release, wait
 from .scalar import decay1, round_bf16, rsqrt, sigmoid, silu_mul1
 from .streams import MOST_ROWS, Stream, programs, stream_for
 from .sums import power_of_two
 
-__all__ = ["Linears", "Norm", "Stream", "bind_stream", "stream_for", "stream_of"]
-
-ALIGNED = 16
-"""Bytes of a vector."""
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """A residual add and the RMS norm after it, [rows, k]; `total` receives the sum."""
-
-    delta: torch.Tensor
-    weight: torch.Tensor
-    total: torch.Tensor
-    eps: float
-    one_plus: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Linears:
-    """One to three matrices [n, k] over one x, their biases and outputs."""
-
-    x: torch.Tensor
-    weights: tuple[torch.Tensor, ...]
-    biases: tuple[torch.Tensor | None, ...]
-    outputs: tuple[torch.Tensor, ...]
-    residual: torch.Tensor | None = None
-    silu: bool = False
-    """the matrix is gate above up, the output silu(gate) times up"""
-    gates: tuple[torch.Tensor, ...] = ()
-    """a_log and dt_bias: the matrix is b above a, the outputs decay and beta in float32"""
-    norm: Norm | None = None
-    """x is a stream: what is multiplied is the norm of it and what is added to it"""
-
-    @property
-    def n(self) -> int:
-        """Outputs, or pairs of them."""
-        return self.outputs[0].shape[1] if self.gates else sum(y.shape[1] for y in self.outputs)
+__all__ = ["Stream", "ask", "bind_stream", "first_of", "places_of", "stream_for", "stream_of"]
 
 
 def stream_of(linears: Linears) -> Stream | None:
     """How these stream; None where other tiles are better, or must be."""
     rows, k = linears.x.shape
-    if DEVICE != "cuda" or rows > MOST_ROWS or not _aligned(linears.x, *linears.weights):
+    if DEVICE != "cuda" or rows > MOST_ROWS or not is_aligned(linears.x, *linears.weights):
         return None
     return stream_for(rows, linears.n, k, paired=linears.silu or bool(linears.gates))
 
 
 @shared_device
-def _ask(w, second, at, shared, other, held, TWO: gl.constexpr):
+def ask(w, second, at, shared, other, held, TWO: gl.constexpr):
     """One stage's weights, and their group."""
     async_copy.async_copy_global_to_shared(shared, w + at, mask=held)
     if TWO:
@@ -83,8 +43,15 @@ def _ask(w, second, at, shared, other, held, TWO: gl.constexpr):
 
 
 @shared_device
-def _places(first, q_n, k_n, to_k, to_v, k, M: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr,
-            LOADS: gl.constexpr):  # fmt: skip
+def first_of(n):
+    """A program's first output and how many it has: n / programs, or one more."""
+    first = gl.program_id(0) * n // gl.num_programs(0)
+    return first, (gl.program_id(0) + 1) * n // gl.num_programs(0) - first
+
+
+@shared_device
+def places_of(first, q_n, k_n, to_k, to_v, k, M: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr,
+              LOADS: gl.constexpr):  # fmt: skip
     """Elements from w to each output's first weights of a stage: int64 [M, K]."""
     o = (first + gl.arange(0, M, layout=gl.SliceLayout(1, LOADS))).to(gl.int64)
     at = o * k
@@ -109,7 +76,7 @@ def _parts(stream, delta, weight, rows, k, step, j, i, K: gl.constexpr):
 
 
 @shared_device
-def _weighted(stream, delta, weight, ONE_PLUS: gl.constexpr):
+def weighted(stream, delta, weight, ONE_PLUS: gl.constexpr):
     """A residual add's rounded sum, and its values times the weights of their norm as bf16."""
     value = round_bf16(stream.to(gl.float32) + delta.to(gl.float32))
     w = weight.to(gl.float32)
@@ -153,7 +120,7 @@ def _streamed(
     S: gl.constexpr, WARPGROUP: gl.constexpr,
     PARTS: gl.constexpr, Q_BIAS: gl.constexpr, K_BIAS: gl.constexpr, V_BIAS: gl.constexpr,
     ADDS: gl.constexpr, SILU: gl.constexpr, GATES: gl.constexpr,
-    NORM: gl.constexpr, ONE_PLUS: gl.constexpr,
+    NORM: gl.constexpr, ONE_PLUS: gl.constexpr, ASKS_FIRST: gl.constexpr,
 ):  # fmt: skip
     """W is q's matrix (or the only one); to_k and to_v lead from it to the others', in elements.
 
@@ -175,12 +142,10 @@ def _streamed(
         mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
         w_form: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
         x_form: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    # Every program has n / programs outputs, or one more.
     n = q_n + k_n + v_n
-    first = gl.program_id(0) * n // gl.num_programs(0)
-    count = (gl.program_id(0) + 1) * n // gl.num_programs(0) - first
+    first, count = first_of(n)
     held = (gl.arange(0, M, layout=gl.SliceLayout(1, loads)) < count)[:, None]
-    places = _places(first, q_n, k_n, to_k, to_v, k, M, K, PARTS, loads)
+    places = places_of(first, q_n, k_n, to_k, to_v, k, M, K, PARTS, loads)
     second = n.to(gl.int64) * k
     ws = gl.allocate_shared_memory(gl.bfloat16, [S, M, K], w_form)
     others = ws
@@ -190,7 +155,7 @@ def _streamed(
     steps = k // K
     for stage in gl.static_range(S - 1):
         here = held & (stage < steps)
-        _ask(w, second, places + stage * K, ws.index(stage), others.index(stage), here, PAIRED)
+        ask(w, second, places + stage * K, ws.index(stage), others.index(stage), here, PAIRED)
         async_copy.commit_group()
     j = gl.arange(0, R, layout=gl.SliceLayout(1, loads))[:, None]
     x_at = x + j * k + gl.arange(0, K, layout=gl.SliceLayout(0, loads))[None, :]
@@ -211,7 +176,7 @@ def _streamed(
     for step in range(steps):
         full = step % S
         if NORM:
-            added, values = _weighted(stream, delta, weights, ONE_PLUS)
+            added, values = weighted(stream, delta, weights, ONE_PLUS)
             squares = gl.fma(added, added, squares)
             mine = (j < rows) & (gl.program_id(0) == 0)
             gl.store(sum_out + j * k + step * K + i, added.to(gl.bfloat16), mask=mine)
@@ -221,17 +186,23 @@ def _streamed(
         if WARPGROUP:
             fence_async_shared()
         gl.thread_barrier()
-        total = _product(ws.index(full), xs.index(full), total, WARPGROUP)
-        if PAIRED:
-            other = _product(others.index(full), xs.index(full), other, WARPGROUP)
+        if not ASKS_FIRST:
+            total = _product(ws.index(full), xs.index(full), total, WARPGROUP)
+            if PAIRED:
+                other = _product(others.index(full), xs.index(full), other, WARPGROUP)
+        # Into the stage of the turn before, which all have left.
         ahead = step + S - 1
         free = ahead % S
         here = held & (ahead < steps)
-        _ask(w, second, places + ahead * K, ws.index(free), others.index(free), here, PAIRED)
+        ask(w, second, places + ahead * K, ws.index(free), others.index(free), here, PAIRED)
         if not NORM:
             here = (j < rows) & (ahead < steps)
             async_copy.async_copy_global_to_shared(xs.index(free), x_at + ahead * K, mask=here)
         async_copy.commit_group()
+        if ASKS_FIRST:
+            total = _product(ws.index(full), xs.index(full), total, WARPGROUP)
+            if PAIRED:
+                other = _product(others.index(full), xs.index(full), other, WARPGROUP)
     if NORM:
         inverse = rsqrt(gl.sum(squares, 1) / k + eps)
         inverse = gl.convert_layout(inverse, gl.SliceLayout(0, mma))[None, :]
@@ -268,21 +239,21 @@ def bind_stream(linears: Linears, stream: Stream) -> object:
     norm = linears.norm
     added = linears.residual if norm is None else norm.delta
     places = [weight.data_ptr() for weight in linears.weights]
-    leads = _three([(place - places[0]) // 2 for place in places], 0)
+    leads = three([(place - places[0]) // 2 for place in places], 0)
     sizes = [linears.n] if linears.gates else [y.shape[1] for y in linears.outputs]
     biases = (None, *linears.gates) if linears.gates else linears.biases
     arguments = (
         linears.x,
         linears.weights[0],
         *leads[1:],
-        *_three([linears.x if bias is None else bias for bias in biases], linears.x),
+        *three([linears.x if bias is None else bias for bias in biases], linears.x),
         linears.x if added is None else added,
-        *_three(linears.outputs, linears.x),
+        *three(linears.outputs, linears.x),
         linears.x if norm is None else norm.weight,
         linears.x if norm is None else norm.total,
         0.0 if norm is None else norm.eps,
         rows,
-        *_three(sizes, 0),
+        *three(sizes, 0),
         k,
         stream.outputs,
         power_of_two(rows, 8),
@@ -290,22 +261,13 @@ def bind_stream(linears: Linears, stream: Stream) -> object:
         stream.stages,
         stream.warpgroup,
         len(sizes),
-        *_three([bias is not None for bias in linears.biases], False),
+        *three([bias is not None for bias in linears.biases], False),
         linears.residual is not None,
         linears.silu,
         bool(linears.gates),
         norm is not None,
         norm is not None and norm.one_plus,
+        not stream.small,
     )
     grid = (programs(linears.n, stream.outputs),)
     return bind(_streamed, grid, arguments, stream.warps, kept=linears)
-
-
-def _aligned(*tensors: torch.Tensor) -> bool:
-    """Whether rows of these can be copied in whole vectors."""
-    return all(tensor.data_ptr() % ALIGNED == 0 for tensor in tensors)
-
-
-def _three(values: Sequence[Any], absent: Any) -> tuple[Any, ...]:
-    """Three arguments, those that there are first."""
-    return (*values, *(3 - len(values)) * (absent,))

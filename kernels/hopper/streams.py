@@ -9,7 +9,7 @@ import torch
 
 from .sums import power_of_two
 
-__all__ = ["MOST_ROWS", "Stream", "programs", "stream_for"]
+__all__ = ["MOST_ROWS", "Stream", "one_row_stream", "programs", "stream_for"]
 
 MOST_ROWS = 16
 LEAST_OUTPUTS = 8
@@ -26,6 +26,8 @@ MOST_BYTES, HALF_BYTES = 220 << 10, 120 << 10
 SMALL_BYTES = 100 << 10
 """A multiprocessor's share of a matrix that is under way as a whole, or nearly."""
 LEAST_STAGES, MOST_STAGES = 3, 8
+MOST_SHARE = 128
+"""Outputs of a program of one row: their sums are in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Stream:
     k: int
     stages: int
     warpgroup: bool
+    small: bool = False
+    """nearly all of the matrix is under way at once"""
 
     @property
     def warps(self) -> int:
@@ -67,7 +71,24 @@ def stream_for(rows: int, n: int, k: int, *, paired: bool) -> Stream | None:
         return None
     asked = 2 * share * step * pairs
     stages = min(k // step, max(2, -(-UNDER_WAY // asked))) + 1
-    return Stream(outputs, step, min(stages, most, fitting(step)), outputs >= 64)
+    return Stream(outputs, step, min(stages, most, fitting(step)), outputs >= 64, small)
+
+
+def one_row_stream(n: int, k: int, *, paired: bool) -> Stream | None:
+    """How one row passes n outputs of k, or pairs of them, in one_row.py; None where it is slower.
+
+    It is faster for small matrices, all of which are under way at once; k is in whole steps of 64.
+    """
+    share = -(-n // min(multiprocessors(), max(1, n // LEAST_OUTPUTS)))
+    pairs = 2 if paired else 1
+    if 2 * share * k * pairs > SMALL_BYTES or share > MOST_SHARE or k % STEPS[-1]:
+        return None
+    outputs = power_of_two(share, LEAST_OUTPUTS)
+    step = next(one for one in STEPS if one <= 256 and k % one == 0)
+    while step > STEPS[-1] and step * outputs * pairs > STAGE_VALUES:
+        step //= 2
+    fitting = (HALF_BYTES - 2 * k) // (2 * outputs * step * pairs)
+    return Stream(outputs, step, max(2, min(k // step + 1, fitting)), False, True)
 
 
 def programs(n: int, most: int) -> int:

@@ -1,8 +1,8 @@
-"""A residual add, the RMS norm after it and the linears that read it, in one launch of few rows.
+"""Linears of one row, with what stands before or behind them in the same launch: policy by_rows.
 
-Numerics: not those of the ops one by one. A sum's elements times their norm's weights are rounded
-to bf16 and multiplied; 1 / RMS is applied to the float32 products, so that no product waits for
-it. The norm's own rounding is left out.
+Numerics: of small matrices those of one_row.py, of large ones those of dot.py. Behind a norm, a
+sum's elements times their norm's weights are rounded to bf16 and multiplied, and 1 / RMS is applied
+to the float32 sums; the norm's own rounding is left out.
 """
 
 from __future__ import annotations
@@ -10,10 +10,25 @@ from __future__ import annotations
 import torch
 
 from .check import bf16, disjoint, matrix, optional_vector
+from .linears import Linears, Norm
 from .norm import is_one_plus
-from .stream import Linears, Norm, bind_stream, stream_of
+from .one_row import bind_one_row, one_row_of
+from .stream import bind_stream, stream_of
 
-__all__ = ["add_norm_gate_up_silu", "add_norm_qkv"]
+__all__ = ["add_norm_gate_up_silu", "add_norm_qkv", "linear"]
+
+
+def linear(
+    *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor
+) -> object:
+    """`linear.linear` of one row: x bf16 [1, k], weight [n, k], bias [n] or None, y [1, n]."""
+    (rows, k), (n, _) = matrix("x", x), matrix("weight", weight)
+    disjoint({"y": y}, {"x": x, "weight": weight, "bias": bias})
+    bf16("x", x, (rows, k))
+    bf16("weight", weight, (n, k))
+    optional_vector("bias", bias, n, x)
+    bf16("y", y, (rows, n))
+    return _bound(Linears(x, (weight,), (bias,), (y,)))
 
 
 def add_norm_qkv(
@@ -103,9 +118,15 @@ def _bind(
         silu=silu,
         norm=norm,
     )
-    streamed = stream_of(linears)
-    if streamed is None:
-        raise ValueError(
-            f"stream is {list(shape)}: this kernel streams at most 16 rows, of a multiple of 64"
-        )
-    return bind_stream(linears, streamed)
+    return _bound(linears)
+
+
+def _bound(linears: Linears) -> object:
+    """A small matrix without the tensor core, a large one with it."""
+    if stream := one_row_of(linears):
+        return bind_one_row(linears, stream)
+    if stream := stream_of(linears):
+        return bind_stream(linears, stream)
+    raise ValueError(
+        f"the input is {list(linears.x.shape)}: these kernels take one row, of a multiple of 64"
+    )
