@@ -160,8 +160,8 @@ def _with_fact(device: Device, fact: str, value: object) -> Device:
         case "require_calibrated":
             return replace(device, require_calibrated=_truth(value, where))
     raise ConfigError(
-        f"{where}: not a fact of a device; known: id, memory_bytes, sm_count, strict, "
-        "require_calibrated"
+        f"{where}: not a fact of a device; there are hardware.strict and "
+        "hardware.require_calibrated, and +hardware.memory_bytes=N and +hardware.sm_count=N add two"
     )
 
 

@@ -153,7 +153,9 @@ def _refuse_device(device: Device, utilization: float) -> None:
     if not 0 < utilization <= 1:
         raise ConfigError(f"{where}: a share above 0 and at most 1 is needed")
     if device.memory_bytes is None:
-        raise ConfigError(f"hardware={device.id}: its memory is unknown; set hardware.memory_bytes")
+        raise ConfigError(
+            f"hardware={device.id}: its memory is unknown; add +hardware.memory_bytes=BYTES"
+        )
     if device.strict and device.driver is not None and utilization > device.driver.util_ceiling:
         raise ConfigError(
             f"{where} is above the ceiling {device.driver.util_ceiling} of {device.device_class}; "

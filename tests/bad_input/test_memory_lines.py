@@ -103,9 +103,29 @@ def test_a_grid_too_large_is_refused_before_it_is_made(refused):
         (["model=qwen3_8b", "serve.lm_head_dtype=fp8"], ["the checkpoint's head is bf16"]),
         (["model=qwen3_8b", "serve.speculative=true"], ["has no draft head; leave it false"]),
         ([f"capture_rows={10**21}"], [f"capture_rows={10**21}: more than 2147483647"]),
-        ([f"tree_nodes={10**21}"], [f"tree_nodes={10**21}: more than 2147483647"]),
+        (
+            ["serve.speculative=true", f"tree_nodes={10**21}"],
+            [f"tree_nodes={10**21}: more than 2147483647"],
+        ),
+        (["tree_nodes=5"], ["tree_nodes: sizes the verify of a serve that speculates"]),
+        (
+            ["model=qwen3_8b", "capture_rows=64"],
+            ["capture_rows=64: keeps hidden rows for a draft head, and the model has none"],
+        ),
+        (
+            ["serve.expert_quantization=bf16"],
+            ["serve.expert_quantization=bf16: no rule of COPIES.toml reads it for qwen3_5"],
+        ),
+        (
+            ["model=qwen3_6_35b_a3b_nvfp4", "serve.expert_quantization=fp8"],
+            ["serve.expert_quantization=fp8: no rule of COPIES.toml reads it for qwen3_6_moe"],
+        ),
+        (
+            ["model=qwen3_8b", "serve.dflash_gamma=4", "serve.dflash=true"],
+            ["serve.dflash=true: the model has no draft head; leave it false"],
+        ),
     ],
-    ids=lambda value: value[0] if "=" in value[0] else "",
+    ids=lambda value: " ".join(value) if "=" in value[0] else "",
 )
 def test_what_mets_engine_does_not_serve(refused, lines, parts):
     has(refused(*MET, *HYBRID, *lines), *parts, f"{lines[-1]}'")
@@ -192,6 +212,33 @@ def test_a_boot_that_is_none(refused, text, parts):
         text = whole.replace(*text)
     Path("boot.toml").write_text(text)
     has(refused("pipeline=ledger", "ledger.boot=boot.toml"), *parts)
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("serve.kv_cache_dtype=fp8", ["is 'fp8'", "was booted with 'bf16'"]),
+        ("serve.ssm_rollback_mode=replay", ["is 'replay'", "does not state it", "'snapshot'"]),
+        ("serve.max_prefill_tokens=4096", ["is 4096", "does not state it", "8192"]),
+        ("serve.mtp_max_seqs=2", ["is 2", "does not state it", "None"]),
+        ("serve.dflash_gamma=4 serve.dflash=true", ["is True", "does not state it", "False"]),
+        ("slots=4", ["is 4", "does not state it", "None"]),
+        ("slots=auto", ["is 'auto'", "does not state it", "None"]),
+        ("tree_nodes=6", ["is 6", "does not state it", "None"]),
+        ("capture_rows=9", ["is 9", "does not state it", "0"]),
+        ("prompt_lookup=true", ["is True", "does not state it", "False"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("order", [1, -1], ids=["behind", "before"])
+def test_a_flag_beside_a_boot(refused, line, parts, order):
+    """Whichever comes first: the boot's own flags win over what stands before them, and agree."""
+    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
+    if order < 0 and line == "serve.kv_cache_dtype=fp8":
+        pytest.skip("the file's flag stands behind it and wins")
+    message = refused("pipeline=ledger", *[boot, *line.split()][::order])
+    key = line.split()[-1].partition("=")[0]
+    has(message, f"{key}: is", *parts, "leave it out, since ledger.boot=FILE", line.split()[-1])
 
 
 @pytest.fixture

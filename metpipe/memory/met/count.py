@@ -9,7 +9,8 @@ from metpipe.errors import ConfigError
 from metpipe.memory.met.arena_range import arena_range
 from metpipe.memory.met.held import counts_at, main_pool, side_of, states_of
 from metpipe.memory.met.legacy_arena import ArenaSizes, arena_bytes, two_phase_bytes
-from metpipe.memory.met.side import MetModel
+from metpipe.memory.met.side import MetModel, MetSide
+from metpipe.memory.met.unread import DRAFTER_NOTE
 from metpipe.memory.point import Point
 from metpipe.memory.report import Counts, RunBytes, StateBytes, Status, Term
 from metpipe.memory.workspaces import Program, workspaces_of
@@ -82,7 +83,7 @@ def count(point: Point) -> Counts:
         workspaces=workspaces_of(point, programs),
         kv_blocks=main_pool(point).blocks if _has_cache(point) else 0,
         pool_bytes=sum(s.bytes for s in states if s.holding == "blocks" and s.section == "main"),
-        notes=tuple(_notes(side.model)),
+        notes=tuple(_notes(side)),
         host=sum(state.bytes for state in states if state.holding == "host"),
     )
 
@@ -156,8 +157,11 @@ def _arena(model: MetModel, sizes: ArenaSizes) -> tuple[int, int]:
     return size, size
 
 
-def _notes(model: MetModel) -> Iterator[str]:
-    """What is known of a family's serve in part only."""
+def _notes(side: MetSide) -> Iterator[str]:
+    """What is known of a family's serve in part only, and what is not counted."""
+    model = side.model
+    if side.flags.dflash:
+        yield DRAFTER_NOTE
     if model.gaps is not None:
         yield (
             f"no formula of met's arena speaks of {', '.join(model.gaps.what)}: it is a range, "
