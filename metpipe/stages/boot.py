@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from metpipe.config import Run
 from metpipe.errors import ConfigError
 from metpipe.memory.evaluate import evaluate
@@ -14,7 +12,6 @@ from metpipe.memory.met.boot import Boot, at_boot, check_boot
 from metpipe.memory.met.boot_toml import parse_boot
 from metpipe.pipeline import StageContext
 from metpipe.report.boot_section import boot_section
-from metpipe.resources import conf_dir
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.met_plan import met_point
 
@@ -46,7 +43,10 @@ def boot_of(live: Live) -> Boot:
 
 
 def _refuse_another_serve(run: Run, boot: Boot) -> None:
-    """A boot proves nothing about other flags than its own; what it leaves out had its default."""
+    """A boot proves nothing about other flags than its own.
+
+    What is typed beside it was refused with the command line; a record that is run again was not.
+    """
     stated = {
         "model.checkpoint_id": (run.model.checkpoint_id, boot.checkpoint),
         "hardware.id": (run.hardware.id, boot.hardware),
@@ -62,26 +62,3 @@ def _refuse_another_serve(run: Run, boot: Boot) -> None:
                 f"{key}: is {found!r}, and {boot.source} was booted with {booted!r}; leave it out, "
                 "since ledger.boot=FILE sets all of them"
             )
-    for key, (found, default) in _unstated(run, boot).items():
-        if found != default:
-            raise ConfigError(
-                f"{key}: is {found!r}, and {boot.source} does not state it, which means "
-                f"{default!r}; leave it out, since ledger.boot=FILE stands for the whole serve"
-            )
-
-
-def _unstated(run: Run, boot: Boot) -> Mapping[str, tuple[object, object]]:
-    """Key -> (its value, its default) of what sizes a serve and stands in no line of the file."""
-    path = conf_dir() / "serve" / "default.yaml"
-    flags = {str(flag): value for flag, value in OmegaConf.load(path).items()}
-    return {
-        **{
-            f"serve.{flag}": (getattr(run.serve, flag), default)
-            for flag, default in flags.items()
-            if flag not in boot.serve
-        },
-        "slots": (run.slots, None),
-        "tree_nodes": (run.tree_nodes, None),
-        "capture_rows": (run.capture_rows, 0),
-        "prompt_lookup": (run.prompt_lookup, False),
-    }

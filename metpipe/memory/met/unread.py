@@ -20,12 +20,16 @@ def refuse_unread(model: MetModel, flags: MetFlags, what_ifs: WhatIfs) -> None:
     """What asks for a part that the model, or the rules of its copies, do not have.
 
     Raises:
-        ConfigError: drafts or captured rows without a draft head; a format of experts that no rule
-            reads.
+        ConfigError: drafts or captured rows without a draft head; a block drafter of a model of
+            which a verify keeps nothing; a format of experts that no rule reads.
     """
-    for name in ("speculative", "dflash"):
-        if getattr(flags, name) and not model.drafts:
-            raise ConfigError(f"serve.{name}=true: the model has no draft head; leave it false")
+    if flags.speculative and not model.drafts:
+        raise ConfigError("serve.speculative=true: the model has no draft head; leave it false")
+    if flags.dflash and not (model.drafts or model.shape.recurrent):
+        raise ConfigError(
+            "serve.dflash=true: the drafter's own sizes are not known, and a verify keeps nothing "
+            "of this model, which has neither recurrent states nor a draft head; leave it false"
+        )
     captures = any(cache.kind == "hidden_capture" for cache in model.caches)
     if what_ifs.capture_rows and not captures:
         raise ConfigError(
