@@ -11,6 +11,7 @@ from metpipe.errors import ConfigError
 
 __all__ = [
     "Device",
+    "DeviceRefusal",
     "Devices",
     "DriverFloor",
     "DriverLaw",
@@ -18,6 +19,14 @@ __all__ = [
     "find_device",
     "match_device",
 ]
+
+
+class DeviceRefusal(ConfigError):
+    """A plan cannot be made on this device, and may be on another; `why` says so of several."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)

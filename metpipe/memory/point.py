@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metpipe.errors import ConfigError
-from metpipe.memory.devices import Device
+from metpipe.memory.devices import Device, DeviceRefusal
 from metpipe.memory.met.side import MetSide
 from metpipe.memory.parallel import Parallel
 from metpipe.memory.planned import Planned
@@ -153,17 +153,20 @@ def _refuse_device(device: Device, utilization: float) -> None:
     if not 0 < utilization <= 1:
         raise ConfigError(f"{where}: a share above 0 and at most 1 is needed")
     if device.memory_bytes is None:
-        raise ConfigError(
-            f"hardware={device.id}: its memory is unknown; add +hardware.memory_bytes=BYTES"
+        raise DeviceRefusal(
+            f"hardware={device.id}: its memory is unknown; add +hardware.memory_bytes=BYTES",
+            "their memory is unknown",
         )
     if device.strict and device.driver is not None and utilization > device.driver.util_ceiling:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"{where} is above the ceiling {device.driver.util_ceiling} of {device.device_class}; "
-            "lower it or set hardware.strict=false"
+            "lower it or set hardware.strict=false",
+            f"{where} is above the ceiling of their class, and hardware.strict is true",
         )
     if device.require_calibrated and device.kind == "gpu" and device.driver is None:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"hardware={device.id}: the class {device.device_class} declares no [memory] table, so "
             "its driver term is a range; choose a calibrated device or set "
-            "hardware.require_calibrated=false"
+            "hardware.require_calibrated=false",
+            "nobody calibrated their class, and hardware.require_calibrated is true",
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from metpipe.errors import ConfigError
+from metpipe.memory.devices import DeviceRefusal
 from metpipe.memory.evaluate import headroom_at
 from metpipe.memory.inverse import Inverse, Question, Value, answered
 from metpipe.memory.point import Point
@@ -207,7 +208,8 @@ def utilization_question(point: Point) -> Question:
 
 def device_question(point: Point, candidates: Sequence[Point]) -> Question:
     """See `min_device`."""
-    possible = [other for other in candidates if _is_possible(other)]
+    refusals = {other.device.id: _refusal(other) for other in candidates}
+    possible = [other for other in candidates if not refusals[other.device.id]]
     ordered = sorted(possible, key=lambda other: -(other.device.memory_bytes or 0))
     by_id = {other.device.id: other for other in ordered}
     return Question(
@@ -219,6 +221,7 @@ def device_question(point: Point, candidates: Sequence[Point]) -> Question:
         now=_listed(point, by_id),
         why="" if by_id else "the flags refuse every device of the registry",
         in_order=False,
+        left_out=_by_reason(refusals),
     )
 
 
@@ -281,10 +284,20 @@ def _largest_share(point: Point) -> int:
     return SHARES
 
 
-def _is_possible(point: Point) -> bool:
-    """Whether a plan can be made on the point's device; of met's, only with known SMs."""
+def _refusal(point: Point) -> str:
+    """Why no plan can be made on the point's device; empty where one can.
+
+    Raises:
+        ConfigError: what no device would mend.
+    """
     try:
         headroom_at(point)
-    except ConfigError:
-        return False
-    return True
+    except DeviceRefusal as refusal:
+        return refusal.why
+    return ""
+
+
+def _by_reason(refusals: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
+    """Reason -> the devices that it is of."""
+    reasons = dict.fromkeys(why for why in refusals.values() if why)
+    return {why: tuple(key for key, said in refusals.items() if said == why) for why in reasons}
