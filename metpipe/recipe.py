@@ -135,7 +135,8 @@ def _boot(path: Path, said: str, argv: Sequence[str]) -> list[str]:
         f"hardware={_underscored(boot.hardware)}",
         "memory.accounting=met",
         f"memory.met_version={boot.version}",
-        *(f"serve.{flag}={_value(value, said)}" for flag, value in boot.serve.items()),
+        *(_flag(flag, value, said) for flag, value in boot.serve.items()),
+        *(["slots=auto"] if boot.slots_follow else []),
     ]
     _refuse_another_model(lines, argv, said)
     return lines
@@ -256,8 +257,15 @@ def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
             raise ConfigError(
                 f"{said}: defaults.{name} is no serve flag that metpipe knows; there are {listed}"
             )
-        lines.append(f"serve.{flag}={_value(value, said)}")
+        lines.append(_flag(flag, value, said))
     return lines
+
+
+def _flag(flag: str, value: object, said: str) -> str:
+    """A serve flag as it is typed; a batch that the engine counts itself is slots that follow."""
+    if (flag, value) == ("max_batch_size", "auto"):
+        return "slots=auto"
+    return f"serve.{flag}={_value(value, said)}"
 
 
 def _serve_flags() -> frozenset[str]:

@@ -215,6 +215,15 @@ def test_a_boot_brings_its_model_device_and_serve():
     assert argv[-2:] == [f"ledger.boot={BOOT}", "workload.isl=7"]
 
 
+def test_slots_that_the_engine_counts_itself_are_slots_that_follow(tmp_path):
+    text = BOOT.read_text().replace("max_batch_size = 8", 'max_batch_size = "auto"')
+    argv = expand([f"ledger.boot={written(tmp_path / 'b.toml', text)}"]).argv
+    assert "slots=auto" in argv
+    assert not [line for line in argv if line.startswith("serve.max_batch_size")]
+    recipe = written(tmp_path / "r.yaml", "model: Qwen/Qwen3-8B\ndefaults: {max_num_seqs: auto}\n")
+    assert expand([f"recipe={recipe}"]).argv == ["model=qwen3_8b", "slots=auto"]
+
+
 def test_options_that_are_short_for_a_key():
     given = ["--per-node", "pipeline=memory", "--detail"]
     expanded = expand(given)

@@ -25,8 +25,8 @@ class Serve(Frozen):
     gpu_memory_utilization: float = Field(
         gt=0, le=1, description="share of the device's memory that the engine may use"
     )
-    kv_cache_dtype: Literal["bf16", "f16", "f32", "fp8"] = Field(
-        description="dtype of the paged keys and values"
+    kv_cache_dtype: Literal["bf16", "f16", "f32", "fp8"] | None = Field(
+        description="dtype of the paged keys and values; null: the counted engine's own"
     )
     lm_head_dtype: Literal["default", "bf16", "fp8", "nvfp4"] = Field(
         description="format of the output head"

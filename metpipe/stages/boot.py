@@ -51,6 +51,7 @@ def _refuse_another_serve(run: Run, boot: Boot) -> None:
         "model.checkpoint_id": (run.model.checkpoint_id, boot.checkpoint),
         "hardware.id": (run.hardware.id, boot.hardware),
         "memory.met_version": (run.memory.met_version, boot.version),
+        "slots": (run.slots, "auto" if boot.slots_follow else None),
         **{
             f"serve.{flag}": (getattr(run.serve, flag, None), value)
             for flag, value in boot.serve.items()

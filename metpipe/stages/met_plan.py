@@ -45,7 +45,7 @@ def met_point(live: Live) -> Point:
     point = Point(
         planned=_planned(checkpoint),
         device=planned_device(run),
-        serve=met_serve(flags),
+        serve=met_serve(flags, model.kv_dtype),
         workload=Workload(load.isl, load.osl, load.concurrency),
         accounting="met",
         slots=run.num_slots,

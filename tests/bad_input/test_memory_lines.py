@@ -40,7 +40,6 @@ def quantised(weights: str) -> str:
         ("serve.block_size=0", ["serve.block_size: must be at least 1"]),
         ("serve.kv_cache_dtype=turbo", ["must be one of", "'turbo'"]),
         ("serve.kv_cache_dtype=nvfp4", ["one of 'bf16', 'f16', 'f32' or 'fp8', got 'nvfp4'"]),
-        ("serve.kv_cache_dtype=null", ["serve.kv_cache_dtype: must be one of", "None"]),
         ("serve.ssm_h_dtype=null", ["serve.ssm_h_dtype: must be one of", "None"]),
         ("workload.concurrency=0", ["workload.concurrency: must be at least 1"]),
         ("workload.concurrency=9", ["workload.concurrency=9 is more than the 8 slots"]),

@@ -154,6 +154,7 @@ dims = { layers = 64 }
 [behavior]
 default_num_drafts = 2
 mtp_max_seqs = 9
+default_kv_dtype = "f16"
 [[checkpoint]]
 id = "a/b"
 outside_bytes = 7
@@ -162,13 +163,18 @@ outside_bytes = 7
 
 def test_a_targets_defaults_are_read():
     behaviour = parse_behaviour(BEHAVIOUR, "B.toml")
-    assert (behaviour.num_drafts, behaviour.mtp_max_seqs) == (2, 9)
+    assert (behaviour.num_drafts, behaviour.mtp_max_seqs, behaviour.kv_dtype) == (2, 9, "f16")
     assert behaviour.outside == {"a/b": 7}
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("schema = 1", "schema = 2"), ("mtp_max_seqs = 9", "mtp_max_seqs = 129"), ("arch", "ark")],
+    [
+        ("schema = 1", "schema = 2"),
+        ("mtp_max_seqs = 9", "mtp_max_seqs = 129"),
+        ("arch", "ark"),
+        ("f16", "nvfp4"),
+    ],
 )
 def test_a_broken_behaviour_is_refused(old, new):
     with pytest.raises(ConfigError, match=r"^B\.toml: "):
