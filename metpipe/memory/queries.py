@@ -10,6 +10,7 @@ from metpipe.errors import ConfigError
 from metpipe.memory.devices import DeviceRefusal
 from metpipe.memory.evaluate import headroom_at
 from metpipe.memory.inverse import Inverse, Question, Value, answered
+from metpipe.memory.met.held import counts_at
 from metpipe.memory.point import Point
 from metpipe.memory.reboot import (
     rebooted,
@@ -18,6 +19,7 @@ from metpipe.memory.reboot import (
     without_snapshots,
     without_verify,
 )
+from metpipe.memory.speculation import num_drafts
 
 __all__ = [
     "QUERIES",
@@ -180,14 +182,13 @@ def snapshots_question(point: Point) -> Question:
 
 def verify_question(point: Point) -> Question:
     """See `max_verify`."""
-    drafts = point.serve.num_drafts if point.serve.speculative else None
     return Question(
         "max_verify",
         "most",
         range(2, WIDEST_VERIFY + 1),
         lambda value: with_verify_width(point, _int(value)),
         lambda value: f"serve.num_drafts={_int(value) - 1}",
-        now=None if drafts is None else drafts + 1,
+        now=_verify_width(point),
         why=without_verify(point),
     )
 
@@ -239,6 +240,13 @@ QUERIES: tuple[Callable[[Point], Question], ...] = (
 def questions(point: Point, candidates: Sequence[Point]) -> tuple[Question, ...]:
     """Every inverse question about a point; `candidates` are the point on other devices."""
     return (*(query(point) for query in QUERIES), device_question(point, candidates))
+
+
+def _verify_width(point: Point) -> int | None:
+    """Rows of one sequence in the serve's own verify; None where it has none."""
+    if not point.serve.speculative:
+        return None
+    return num_drafts(point) + 1 if point.met is None else counts_at(point).verify_width
 
 
 def _caching(point: Point) -> str:

@@ -83,7 +83,6 @@ def test_a_wrong_line(refused, line, parts):
             ["hardware=b200", "hardware.require_calibrated=true"],
             ["declares no [memory] table", "choose a calibrated device"],
         ),
-        (["serve.speculative=true", *MEMORY], ["serve.num_drafts is not set", "or more"]),
         (
             ["serve.tensor_parallel_size=4", "model=tiny_dense", *MEMORY],
             [
