@@ -80,7 +80,8 @@ class Hardware(Frozen):
     )
     require_calibrated: bool = Field(
         default=False,
-        description="a device whose driver nobody calibrated is an error, not a range",
+        description="a device whose driver nobody calibrated for the counted engine is an error, "
+        "not a range",
     )
 
 

@@ -31,12 +31,18 @@ class DeviceRefusal(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class DriverLaw:
-    """A class's calibrated driver term; `calibrated_on` says on which boots."""
+    """A class's calibrated driver term; `calibrated_on` says on which boots.
+
+    The numbers are those of one engine, `accounting`, on the devices of `calibrated_devices`;
+    `util_ceiling` and `unified` are facts of the class, whichever engine runs there.
+    """
 
     util_ceiling: float
     fixed_bytes: int
     budget_per_mille: int
     unified: bool
+    accounting: Literal["metpipe", "met"]
+    calibrated_devices: tuple[str, ...]
     calibrated_on: str
 
 
@@ -52,8 +58,9 @@ class DriverFloor:
 class Device:
     """A device of the registry. `memory_bytes` is None until the executing machine says it (cpu).
 
-    `driver` is None for a class that nobody calibrated; `driver_floor` then is where its range
-    begins, None for where every such range begins. `split_k` is how met's decode splits
+    `driver` is its class's law, None where nobody calibrated any; whether it speaks of a plan is
+    `law_of`'s to say. `driver_floor` is where the range of a class without one begins, None for
+    where every such range begins. `split_k` is how met's decode splits
     the keys on this class. `strict` refuses a utilisation above the
     class's ceiling; `require_calibrated` refuses a plan whose driver term is a range.
     """

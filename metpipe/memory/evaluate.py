@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from metpipe.errors import ConfigError
 from metpipe.memory import formulas
-from metpipe.memory.devices import DriverFloor
+from metpipe.memory.driver import driver_term
+from metpipe.memory.impossible import refuse_impossible
 from metpipe.memory.met import count as met
 from metpipe.memory.metpipe import count as count_metpipe
-from metpipe.memory.point import Point, refuse_impossible
+from metpipe.memory.point import Point
 from metpipe.memory.ranks import fullest_of, rank_points
 from metpipe.memory.report import Answer, Counts, MemoryReport, PoolRoom, Term, answer_of
 
@@ -31,17 +32,10 @@ ACCOUNTINGS: Mapping[str, Accounting] = {
 }
 """Another engine's stands beside `metpipe` here."""
 
-CONTEXT = DriverFloor(475 * 2**20, "a probe of gb10: context 250, modules 94, local memory 131 MiB")
-"""Where the range of a device begins on whose class nobody saw less."""
-
 OF_THE_MODEL = frozenset({"weights", "outside", "copies"})
 """Terms that no load moves."""
 ADDRESSES = 2**63
 """An engine's sizes are signed."""
-
-UNCALIBRATED_FIXED_BYTES = 2**30
-UNCALIBRATED_PER_MILLE = 21
-"""gb10's law is the upper end for a device that nobody calibrated."""
 
 
 def evaluate(point: Point) -> MemoryReport:
@@ -143,30 +137,6 @@ def _beyond_addresses(terms: tuple[Term, ...], high: int) -> str:
         f"workload: the plan takes {high} bytes ({largest.id} {largest.high}), more than any "
         "memory has addresses for; lower workload.concurrency, workload.isl or the slots"
     )
-
-
-def driver_term(point: Point, budget: int) -> Term:
-    """What the driver takes: nothing on a CPU, a calibrated law, or a stated range."""
-    device = point.device
-    if device.kind == "cpu":
-        return Term("driver", 0, 0, "exact", "nothing is charged on a CPU")
-    if device.driver is not None:
-        law = device.driver
-        slack = 0 if point.met is None else point.met.chunk_slack
-        driver = formulas.driver_bytes(budget, law.fixed_bytes, law.budget_per_mille, slack)
-        source = (
-            f"{law.fixed_bytes} + floor(budget / 1000) x {law.budget_per_mille}, calibrated on "
-            f"{law.calibrated_on}"
-        )
-        return Term("driver", driver, driver, "calibrated", source)
-    high = formulas.driver_bytes(budget, UNCALIBRATED_FIXED_BYTES, UNCALIBRATED_PER_MILLE)
-    floor = device.driver_floor or CONTEXT
-    source = (
-        f"nobody calibrated {device.device_class}: from {floor.at_least_bytes} bytes "
-        f"({floor.seen_on}) to 1 GiB + floor(budget / 1000) x {UNCALIBRATED_PER_MILLE}, the law "
-        "of gb10"
-    )
-    return Term("driver", floor.at_least_bytes, high, "uncalibrated", source)
 
 
 def _pool_room(point: Point, counts: Counts, budget: int, low: int, high: int) -> PoolRoom | None:

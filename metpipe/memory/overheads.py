@@ -1,11 +1,13 @@
 """What a serve holds on a GPU beside what this engine allocates: captured graphs, collectives.
 
-Nobody has measured either for this engine. The ends of both ranges are what people posted of
-another engine's start-ups; each source says which.
+Graphs were measured with the driver's part, on one device. For all else of this engine nobody
+measured either: both ranges end at the most that people posted of another engine's start-ups, which
+bounds nothing; each source says which.
 """
 
 from __future__ import annotations
 
+from metpipe.memory.driver import law_of, sibling_of
 from metpipe.memory.point import Point
 from metpipe.memory.report import Term
 
@@ -17,14 +19,20 @@ COLLECTIVES_BYTES = int((2.1 - 0.25) * GIB)
 
 
 def graphs_term(point: Point) -> Term:
-    """Captured launches: none in eager mode or on a CPU, in the driver's part where calibrated."""
+    """Captured launches: none in eager mode or on a CPU, else in the driver's part or a range.
+
+    In the driver's part where boots of this engine gave it: they captured theirs.
+    """
     if point.device.kind == "cpu":
         return Term("graphs", 0, 0, "exact", "a CPU captures no launches")
     if point.serve.graphs is False:
         return Term("graphs", 0, 0, "exact", "serve.graphs=false: nothing is captured")
-    if point.device.driver is not None:
-        source = f"in the driver's fixed part, calibrated on {point.device.driver.calibrated_on}"
+    if (law := law_of(point)) is not None:
+        source = f"in the driver's fixed part, calibrated on {law.calibrated_on}"
         return Term("graphs", 0, 0, "calibrated", source)
+    if (law := sibling_of(point)) is not None:
+        source = f"in the upper end of the driver's part, calibrated on {law.calibrated_on}"
+        return Term("graphs", 0, 0, "uncalibrated", source)
     source = (
         "nobody measured this engine's: up to 4.08 GiB, the most of 50 start-ups posted of another "
         "engine (their median is 0.62 GiB); serve.graphs=false captures none"

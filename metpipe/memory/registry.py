@@ -23,6 +23,8 @@ class _Memory(Strict):
     driver_fixed_bytes: int = Field(ge=0)
     driver_budget_per_mille: int = Field(ge=0, le=1000)
     unified: bool
+    accounting: Literal["metpipe", "met"]
+    calibrated_devices: list[str] = Field(min_length=1)
     calibrated_on: str = Field(min_length=1)
 
 
@@ -104,8 +106,8 @@ def parse_devices(text: str, source: str) -> Devices:
 
     Raises:
         ConfigError: broken TOML, an unknown key or class or source, a duplicate id, a value out of
-            its range, a class with a law and a floor, a GPU's fact that is
-            neither given nor listed in `unknown`.
+            its range, a class with a law and a floor, a law calibrated on what is no device of its
+            class, a GPU's fact that is neither given nor listed in `unknown`.
     """
     registry = parse_model(_Registry, text, source)
     _refuse_duplicates((row.id for row in registry.classes), f"{source}: [[class]]")
@@ -116,7 +118,19 @@ def parse_devices(text: str, source: str) -> Devices:
                 "[class.driver_floor]; keep the law, a floor is for a class without one"
             )
     _refuse_duplicates((row.id for row in registry.device), f"{source}: [[device]]")
+    for entry in registry.classes:
+        _refuse_strange_devices(entry, registry, source)
     return Devices({row.id: _device(row, registry, source) for row in registry.device}, source)
+
+
+def _refuse_strange_devices(entry: _Class, registry: _Registry, source: str) -> None:
+    known = {row.id for row in registry.device if row.device_class == entry.id}
+    named = () if entry.memory is None else entry.memory.calibrated_devices
+    if strange := [device_id for device_id in named if device_id not in known]:
+        raise ConfigError(
+            f"{source}: class {entry.id!r}, memory.calibrated_devices: no [[device]] of the class "
+            f"has the id {strange[0]!r}; correct it or add the device"
+        )
 
 
 def _device(row: _Row, registry: _Registry, source: str) -> Device:
@@ -154,6 +168,8 @@ def _law(memory: _Memory) -> DriverLaw:
         fixed_bytes=memory.driver_fixed_bytes,
         budget_per_mille=memory.driver_budget_per_mille,
         unified=memory.unified,
+        accounting=memory.accounting,
+        calibrated_devices=tuple(memory.calibrated_devices),
         calibrated_on=memory.calibrated_on,
     )
 

@@ -81,7 +81,7 @@ def test_a_wrong_line(refused, line, parts):
         (["slots=1", "workload.concurrency=2"], ["more than the 1 slot;", "lower it"]),
         (
             ["hardware=b200", "hardware.require_calibrated=true"],
-            ["declares no [memory] table", "choose a calibrated device"],
+            ["declares no [memory] table", "choose a device that is calibrated for metpipe's"],
         ),
         (
             ["serve.tensor_parallel_size=4", "model=tiny_dense", *MEMORY],

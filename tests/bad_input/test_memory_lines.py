@@ -13,7 +13,7 @@ import pytest
 
 from metpipe import resources
 from metpipe.recipe import expand
-from metpipe.stages import met_plan
+from metpipe.stages import met_plan, planned_model
 from tests.bad_input.lines import MEMORY, has
 
 BOOTS = Path(__file__).parents[1] / "data" / "boots"
@@ -146,7 +146,28 @@ def test_what_mets_engine_does_not_serve(refused, lines, parts):
         ),
         (
             [*MET, "hardware=b200", "hardware.require_calibrated=true"],
-            ["hardware=b200: the class b200 declares no [memory] table", "calibrated device"],
+            ["hardware=b200: nobody calibrated b200", "no [memory] table", "for met's engine"],
+        ),
+        (
+            [*MET, "hardware=h200_sxm", "model=qwen3_8b", "hardware.require_calibrated=true"],
+            ["hopper was calibrated on metpipe's engine", "nobody calibrated met's there"],
+        ),
+        (
+            ["hardware=gb10", "model=qwen3_8b", "hardware.require_calibrated=true"],
+            ["gb10 was calibrated on met's engine", "nobody calibrated metpipe's there"],
+        ),
+        (
+            ["hardware=h100_sxm", "model=qwen3_8b", "hardware.require_calibrated=true"],
+            ["calibrated on metpipe's engine on h200-sxm, and nobody has on h100-sxm"],
+        ),
+        (
+            [
+                "hardware=h200_sxm",
+                "model=qwen3_8b",
+                "hardware.require_calibrated=true",
+                "serve.tensor_parallel_size=2",
+            ],
+            ["with one rank, and nobody calibrated one of several"],
         ),
         (["model.checkpoint=org/name"], ["there is no file or folder 'org/name'"]),
         (["~model.config.vocab_size"], ["the key 'vocab_size' is missing", "as vocab"]),
@@ -248,6 +269,7 @@ def shipped(tmp_path, monkeypatch):
         shutil.copytree(folder, copy / folder.name, ignore=ignored)
     monkeypatch.setattr(resources, "PACKAGE", copy / "metpipe")
     monkeypatch.setattr(met_plan, "MODELS", {})
+    monkeypatch.setattr(planned_model, "PLANNED", {})
 
     def change(name: str, old: str, new: str) -> None:
         path = copy / "kernels" / name

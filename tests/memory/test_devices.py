@@ -19,6 +19,8 @@ LAW = {
     "driver_fixed_bytes": 2**30,
     "driver_budget_per_mille": 21,
     "unified": True,
+    "accounting": "met",
+    "calibrated_devices": ["quick"],
     "calibrated_on": "a boot",
 }
 
@@ -55,9 +57,12 @@ def test_the_table_of_shipped_devices_is_whole():
     assert len(DEVICES.by_id) == 18
 
 
-def test_only_gb10_and_hopper_are_calibrated():
-    known = [d.id for d in DEVICES.by_id.values() if d.driver is not None]
-    assert known == ["h100-sxm", "h100-nvl", "h200-sxm", "gb10"]
+def test_only_gb10_and_hopper_have_laws_each_of_one_engine_and_one_device():
+    known = {d.id: d.driver for d in DEVICES.by_id.values() if d.driver is not None}
+    assert {key: (law.accounting, law.calibrated_devices) for key, law in known.items()} == {
+        **dict.fromkeys(("h100-sxm", "h100-nvl", "h200-sxm"), ("metpipe", ("h200-sxm",))),
+        "gb10": ("met", ("gb10",)),
+    }
 
 
 def test_every_device_has_a_hardware_choice_and_no_choice_is_without_device():
@@ -91,6 +96,10 @@ def test_an_id_like_none_lists_all():
         ({"unified": 1}, "unified"),
         ({"driver_slack": 3}, "driver_slack"),
         ({"calibrated_on": ""}, "calibrated_on"),
+        ({"accounting": "vllm"}, "accounting"),
+        ({"calibrated_devices": []}, "calibrated_devices"),
+        ({"calibrated_devices": ["quick"]}, r"calibrated_devices: no .* has the id 'quick'"),
+        ({"calibrated_devices": ["cpu"]}, r"calibrated_devices: no .* has the id 'cpu'"),
     ],
 )
 def test_a_memory_table_out_of_range_is_refused_by_key(change, message):

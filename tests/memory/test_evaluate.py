@@ -105,15 +105,6 @@ def test_a_cpu_is_charged_nothing_and_every_term_is_exact(tiny):
     assert {term.status for term in report.terms} == {"exact"}
 
 
-def test_gb10_is_calibrated_and_says_on_what(big, devices, on):
-    gb10 = replace(devices.by_id["gb10"], memory_bytes=130_663_886_848)
-    term = evaluate(on(big, device=gb10)).term("driver")
-    # budget 111064303820: 1024 MiB and 111064303 x 21
-    assert term.low == term.high == 1024 * MIB + 111_064_303 * 21
-    assert term.status == "calibrated"
-    assert "boots of another engine on gb10" in term.source
-
-
 def test_a_class_says_where_its_range_begins(big, devices, on):
     term = evaluate(on(big, device=devices.by_id["rtx-3090"])).term("driver")
     # budget floor(25318832209 x 0.85): 309 MiB .. 1 GiB + 21521007 x 21

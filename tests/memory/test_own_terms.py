@@ -41,8 +41,8 @@ def test_kernels_of_another_class_make_ranges(on_gpu):
         "workspace": "uncalibrated",
         "tables": "exact",
         "step": "uncalibrated",
-        "graphs": "calibrated",
-        "driver": "calibrated",
+        "graphs": "uncalibrated",
+        "driver": "uncalibrated",
     }
     assert "hopper has no kernel set" in report.term("arena").source
     # 128 rows x 16 parts x (4 heads x 16 values, a maximum and a sum a head) x 4 bytes
@@ -78,7 +78,10 @@ def test_a_dtype_that_this_engine_does_not_allocate_is_a_definition(tiny, hybrid
     [
         ("cpu", None, (0, 0, "exact")),
         ("b200", False, (0, 0, "exact")),
-        ("gb10", None, (0, 0, "calibrated")),
+        ("h200-sxm", None, (0, 0, "calibrated")),
+        ("h200-sxm", False, (0, 0, "exact")),
+        ("h100-sxm", None, (0, 0, "uncalibrated")),
+        ("gb10", None, (0, int(4.08 * 2**30), "uncalibrated")),
         ("b200", None, (0, int(4.08 * 2**30), "uncalibrated")),
         ("b200", True, (0, int(4.08 * 2**30), "uncalibrated")),
     ],

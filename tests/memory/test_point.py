@@ -99,9 +99,20 @@ def test_strict_refuses_what_is_noted_otherwise(tiny, devices, on):
         evaluate(on(tiny, device=gb10, serve={"gpu_memory_utilization": 0.9}))
 
 
-def test_require_calibrated_refuses_a_range(tiny, devices, on):
-    b200 = replace(devices.by_id["b200"], require_calibrated=True)
-    with pytest.raises(ConfigError, match=r"class b200 declares no \[memory\] table"):
-        evaluate(on(tiny, device=b200))
-    gb10 = replace(devices.by_id["gb10"], require_calibrated=True)
-    assert evaluate(on(tiny, device=gb10)).term("driver").status == "calibrated"
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("b200", r"nobody calibrated b200: the class declares no \[memory\] table"),
+        ("gb10", r"gb10 was calibrated on met's engine, and nobody calibrated metpipe's there"),
+        ("h100-sxm", r"hopper was calibrated on metpipe's engine on h200-sxm, .* on h100-sxm"),
+    ],
+)
+def test_require_calibrated_refuses_a_range(tiny, devices, on, device, message):
+    asked = replace(devices.by_id[device], require_calibrated=True)
+    with pytest.raises(ConfigError, match=rf"hardware={device}: .*{message}, so its driver term"):
+        evaluate(on(tiny, device=asked))
+
+
+def test_require_calibrated_takes_a_law_of_this_engine_and_device(tiny, devices, on):
+    h200 = replace(devices.by_id["h200-sxm"], require_calibrated=True)
+    assert evaluate(on(tiny, device=h200)).term("driver").status == "calibrated"

@@ -99,5 +99,5 @@ def test_another_class_is_a_range_unless_that_is_refused():
     assert {term.status for term in report.terms} == {"uncalibrated"}
     assert report.term("driver").low < report.term("driver").high
     strict = replace(point, device=replace(point.device, require_calibrated=True))
-    with pytest.raises(ConfigError, match=r"b200 declares no \[memory\] table"):
+    with pytest.raises(ConfigError, match=r"nobody calibrated b200: the class declares no \[m"):
         evaluate(strict)
