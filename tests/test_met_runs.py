@@ -142,6 +142,24 @@ def test_every_change_that_is_printed_composes_and_fits(asked, offered):
         assert totals["headroom_low"] == fix["headroom_low"], fix
 
 
+def test_both_proposers_are_left_out_where_leaving_out_one_is_not_enough():
+    """Of one slot: with more, the decode ring of a serve that does not speculate weighs more."""
+    line = ("model=qwen3_8_27b_nvfp4", "slots=1")
+    least = planned(*line)["inverse"]["min_utilization"]["surely"]
+    tight = (*line, f"serve.gpu_memory_utilization={least}", *HEAD, *DRAFTER)
+    memory = planned(*tight)
+    assert memory["totals"]["answer"] == "does not fit"
+    (typed,) = (fix["override"] for fix in memory["fixes"] if "speculative" in fix["override"])
+    assert set(typed.split()) == {
+        "serve.speculative=false",
+        "serve.dflash=false",
+        "serve.dflash_gamma=null",
+        "serve.num_drafts=null",
+        "serve.mtp_max_seqs=null",
+    }
+    assert planned(*tight, *typed.split())["totals"]["answer"] == "fits"
+
+
 @pytest.mark.parametrize(
     ("choice", "kept"),
     [("qwen3_8_27b_nvfp4", "gdn.h"), ("nemotron_3_nano_30b_a3b_nvfp4", "mamba.h")],

@@ -78,6 +78,8 @@ class Device:
     split_k: Literal["legacy", "auto"] | None = None
     strict: bool = False
     require_calibrated: bool = False
+    replaced: tuple[str, ...] = ()
+    """facts that the config states in place of the registry's"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +170,11 @@ def _with_fact(device: Device, fact: str, value: object) -> Device:
     where = f"hardware.{fact}"
     match fact:
         case "memory_bytes":
-            return replace(device, memory_bytes=_positive(value, where))
+            replaced = (*device.replaced, fact)
+            return replace(device, memory_bytes=_positive(value, where), replaced=replaced)
         case "sm_count":
-            return replace(device, sm_count=_positive(value, where))
+            replaced = (*device.replaced, fact)
+            return replace(device, sm_count=_positive(value, where), replaced=replaced)
         case "strict":
             return replace(device, strict=_truth(value, where))
         case "require_calibrated":

@@ -213,12 +213,13 @@ def device_question(point: Point, candidates: Sequence[Point]) -> Question:
     possible = [other for other in candidates if not refusals[other.device.id]]
     ordered = sorted(possible, key=lambda other: -(other.device.memory_bytes or 0))
     by_id = {other.device.id: other for other in ordered}
+    as_registered = [f"hardware.{fact}=null" for fact in point.device.replaced]
     return Question(
         "min_device",
         "least",
         tuple(by_id),
         lambda value: rebooted(by_id[str(value)]),
-        lambda value: f"hardware={str(value).replace('-', '_')}",
+        lambda value: " ".join((f"hardware={str(value).replace('-', '_')}", *as_registered)),
         now=_listed(point, by_id),
         why="" if by_id else "the flags refuse every device of the registry",
         in_order=False,
