@@ -17,7 +17,7 @@ from metpipe.engine.pools import Sequence
 if TYPE_CHECKING:
     from metpipe.engine.model import Model
 
-__all__ = ["last_byte_of", "restore", "save"]
+__all__ = ["read_place", "restore", "save"]
 
 HEADER = struct.Struct("<QQ")
 
@@ -52,16 +52,21 @@ def restore(model: Model, sequence: Sequence, record_B: torch.Tensor) -> None:
         raise ValueError(f"a record of {len(record_B)} bytes, of which {at} are state")
 
 
-def last_byte_of(model: Model, sequence: Sequence, state: str) -> int:
-    """Where in the sequence's record the last byte of one state's part lies.
+def read_place(model: Model, sequence: Sequence, state: str) -> int:
+    """The byte of the sequence's record at which a value of this state lies that every step reads.
+
+    Of a cache the first: at its end lies what a rejected draft wrote, dropped before it is read. Of
+    a recurrent state the last f32: a convolution's oldest tap, which lies first, is shifted out.
 
     Raises ValueError when the record has no byte of that state.
     """
     at = HEADER.size
     for name, pool, rows in _places(model, sequence):
-        at += len(rows) * pool.shape[1] * pool.element_size()
-        if name == state and len(rows):
-            return at - 1
+        count = len(rows) * pool.shape[1] * pool.element_size()
+        if name == state and count:
+            recurrent = model.circuit.states[name].kind == "recurrent"
+            return at + count - pool.element_size() if recurrent else at
+        at += count
     raise ValueError(f"the record has no byte of {state}")
 
 

@@ -2,7 +2,7 @@
 
 Decode: the token fed half way, of the middle row. Verify: the last accepted draft, and the first
 rejected one, after which all must be equal again. Prefill: the token in the middle of the prompt.
-A spilled sequence: a byte of each kind of state in its record.
+A spilled sequence: one value of each kind of state in its record becomes NaN.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Change:
     writes: bool = False
     """the step writes and keeps it"""
     flip: str | None = None
-    """the state of which a byte is changed in the record that is restored"""
+    """the state of which a value is changed in the record that is restored"""
 
 
 def changes(

@@ -13,12 +13,14 @@ import torch
 
 from metpipe.diff.trace import Trace
 from metpipe.engine.pools import Sequence as Opened
-from metpipe.engine.spilling import last_byte_of, restore, save
+from metpipe.engine.spilling import read_place, restore, save
 from metpipe.stages.modes.recording import Recording
 
 __all__ = ["resumed", "spilled"]
 
-FLIPPED_BITS = 0x40
+NAN = (0xC0, 0x7F, 0xC0, 0x7F)
+"""The bytes of a quiet NaN of f32, and of two of bf16. A flipped bit can make a value small, and
+what that adds to a sum can be lost in rounding; a NaN reaches all that reads it."""
 
 
 def spilled(run: Recording, record: Path | None, script: Trace | None, flip: str | None) -> None:
@@ -33,8 +35,8 @@ def spilled(run: Recording, record: Path | None, script: Trace | None, flip: str
         np.save(record, own_B.numpy())
     restored_B = own_B if record is None or script is None else torch.from_numpy(np.load(record))
     if flip is not None:
-        restored_B = restored_B.clone()
-        restored_B[last_byte_of(run.model, old, flip)] ^= FLIPPED_BITS
+        restored_B, at = restored_B.clone(), read_place(run.model, old, flip)
+        restored_B[at : at + len(NAN)] = torch.tensor(NAN, dtype=torch.uint8)
     scribble(run, old)
     new = run.model.open(reserve=run.case.reserved[0])
     run.take_sequence(new)
