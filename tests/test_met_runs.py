@@ -210,7 +210,10 @@ def test_outside_bytes_that_nobody_knows_are_said_to_be_left_out():
     assert (
         "not counted: the checkpoint's files are not here" in memory["header"]["facts"]["outside"]
     )
-    assert {term["id"]: term["low"] for term in memory["terms"]}["outside"] == 0
+    (outside,) = [term for term in memory["terms"] if term["id"] == "outside"]
+    assert (outside["low"], outside["high"], outside["status"]) == (0, 0, "uncalibrated")
+    assert outside["source"].startswith("not counted: the checkpoint's files are not here")
+    assert [note for note in memory["header"]["notes"] if note.startswith("outside bytes not")]
 
 
 @pytest.mark.parametrize(

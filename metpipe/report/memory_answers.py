@@ -34,7 +34,7 @@ def counted(memory: MemorySection) -> str:
     In part only where its driver is calibrated, and other terms are not.
     """
     said, totals = f"{memory.header.accounting}'s engine counted", memory.totals
-    unproven = {term.id for term in memory.terms if term.status == "uncalibrated" and term.high}
+    unproven = {term.id for term in memory.terms if term.is_open}
     if not unproven:
         return said
     partly = "" if "driver" in unproven else "partly "

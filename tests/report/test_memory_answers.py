@@ -123,6 +123,15 @@ def test_each_stage_is_a_column_and_the_fullest_is_marked():
     assert list(table.columns[1].cells) == ["5 B", "0 B .. 4 B", "5 B .. 9 B", "-9 B .. -5 B"]
 
 
+def test_a_term_that_nobody_counted_leaves_a_plan_in_part_uncalibrated():
+    driver = {"id": "driver", "low": 10, "high": 10, "status": "calibrated", "source": "a boot"}
+    outside = {"id": "outside", "low": 0, "high": 0, "status": "uncalibrated"}
+    for source, said in (("not counted: away", "; partly uncalibrated on b200"), ("a sum", "")):
+        found = counted(section(terms=[driver, {**outside, "source": source}]))
+        assert found.startswith(f"metpipe's engine counted{said}")
+        assert (found == "metpipe's engine counted") == (not said)
+
+
 def test_a_calibrated_driver_leaves_a_plan_in_part_uncalibrated():
     facts = {"id": "driver", "low": 10, "high": 10, "status": "calibrated", "source": "a boot"}
     arena = {"id": "arena", "low": 0, "high": 9, "status": "uncalibrated", "source": ""}

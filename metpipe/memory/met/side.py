@@ -41,6 +41,11 @@ class Outside:
     bytes: int | None
     why: str
 
+    @property
+    def said(self) -> str:
+        """Whence the bytes are, or that there are none and why."""
+        return f"not counted: {self.why}" if self.bytes is None else self.why
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
