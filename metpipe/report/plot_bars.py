@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 
 from matplotlib.axes import Axes
 
@@ -25,6 +26,7 @@ class Frame:
     """What all panels of a figure share: the bars' labels, their parts, the picture's top (bytes).
 
     `totals`: written above each bar. `margin`: free bars' widths beside the first and the last.
+    `letters`: as many have room in a line above a panel.
     """
 
     labels: tuple[str, ...]
@@ -33,6 +35,7 @@ class Frame:
     top: float
     totals: bool
     margin: float
+    letters: int
     one_budget: bool
 
 
@@ -41,7 +44,8 @@ def draw_panel(axis: Axes, panel: Panel, frame: Frame, *, names_budget: bool) ->
     style.tidy(axis)
     axis.set_ylim(0, frame.top / style.GIB)
     axis.set_xlim(-0.6 - frame.margin, len(panel.jobs) - 0.4 + frame.margin)
-    axis.set_title(panel.title, loc="left", color=style.INK)
+    title = wrap(panel.title, frame.letters, break_on_hyphens=False)
+    axis.set_title("\n".join(title), loc="left", color=style.INK)
     for x, job in enumerate(panel.jobs):
         if job is None:
             continue
@@ -67,7 +71,7 @@ def _bar(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
             WIDTH,
             bottom=at,
             color=frame.colours[stack.name],
-            hatch=style.HATCHES[stack.status],
+            hatch=style.HATCHES[stack.status_in(memory)],
             edgecolor="white",
             linewidth=0.4,
         )

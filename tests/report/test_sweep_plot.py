@@ -54,6 +54,18 @@ SWEEPS: dict[str, tuple[JobRow, ...]] = {
     "three axes": over_devices(),
     "refused": (*grid()[:8], refused(8, "workload.concurrency=16", "workload.isl=32768")),
     "tables": grid(expert_tables=TABLES),
+    "long names": tuple(
+        job(
+            0,
+            f"hardware={name}",
+            f"serve.speculative={drafts}",
+            f"serve.kv_cache_dtype={dtype}",
+            memory=plan(65536, 1, budget=budget, device=name),
+        )
+        for name, budget in DEVICES.items()
+        for drafts in ("True", "False")
+        for dtype in ("bf16", "null")
+    ),
 }
 
 
@@ -158,6 +170,20 @@ def test_uncalibrated_is_hatched_and_exact_is_not():
     (axis,) = figure.axes
     hatches = {patch.get_hatch() for patch in axis.patches}
     assert hatches == {"", "////"} or hatches == {None, "////"}
+
+
+def test_a_bar_is_hatched_as_its_own_plan_says():
+    """One device is calibrated, the other isn't: each bar of the same term has its own status."""
+    known, unknown = (plan(8192, 1, device=name) for name in ("gb10", "b200"))
+    driver = known.terms[-1].model_copy(update={"status": "calibrated", "high": GIB // 2})
+    known = known.model_copy(update={"terms": (*known.terms[:-1], driver)})
+    plans = {"gb10": known, "b200": unknown}
+    jobs = [job(0, f"hardware={name}", memory=one) for name, one in plans.items()]
+    figure = plot_terms.draw(jobs, axes(jobs))
+    (axis,) = figure.axes
+    hatched = [int(patch.get_x() + 0.5) for patch in axis.patches if patch.get_hatch()]
+    assert set(hatched) == {1}
+    assert "driver: uncalibrated in part" in [text.get_text() for text in words(figure)]
 
 
 def test_a_refused_job_is_told_at_its_place():
