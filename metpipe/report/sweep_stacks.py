@@ -36,7 +36,7 @@ class Panel:
 class Stack:
     """One part of every bar: what it is called, its status, and which terms of a bill it sums.
 
-    `status` is the weakest that it has in any plan, `in_part` whether another plan has a better one.
+    `status` is the weakest that it has in any plan; `in_part`: another plan has a better one.
     """
 
     name: str

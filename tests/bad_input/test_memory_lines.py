@@ -34,6 +34,8 @@ def quantised(weights: str) -> str:
         ("slots=abc", ["slots: must be a whole number (at least 1) or auto, got 'abc'"]),
         ("slots=-3", ["slots: must be at least 1, got -3"]),
         ("serve.max_seq_len=abc", ["serve.max_seq_len: must be a whole number"]),
+        ("serve.max_batch_size=auto", ["serve.max_batch_size: must be a whole number; slots=auto"]),
+        ("hardware.memory_bytes=80", ["no such key", "with a plus: +hardware.memory_bytes=N"]),
         ("serve.max_batch_size=0", ["serve.max_batch_size: must be at least 1"]),
         ("serve.gpu_memory_utilization=1.5", ["must be at most 1, got 1.5"]),
         ("serve.gpu_memory_utilization=0", ["must be above 0, got 0"]),
