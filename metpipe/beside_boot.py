@@ -34,18 +34,19 @@ def refuse_beside_a_boot(said: Sequence[tuple[str, str]]) -> None:
     Raises:
         ConfigError: naming the override; or two boots.
     """
-    boots = [arg for line, arg in said if _key(line) == BOOT and line != f"{BOOT}=null"]
+    boots = [pair for pair in said if _key(pair[0]) == BOOT and pair[0] != f"{BOOT}=null"]
     if not boots:
         return
-    whose = boots[-1]
+    boot, whose = boots[-1]
     if len(boots) > 1:
-        raise ConfigError(f"{boots[0]}: {whose} is a boot as well; give one of them")
+        raise ConfigError(f"{boots[0][0]}: {boot} is a boot as well; give one of them")
+    brought = boot if boot == whose else f"{boot} of {whose}"
     for line, arg in said:
         if arg != whose and _is_of_a_serve(_key(line)):
             of = "" if _key(arg) == _key(line) else f" of {arg}"
             raise ConfigError(
-                f"{line}{of}: {whose} stands for the model, the device and the whole serve; leave "
-                "it out"
+                f"{line}{of}: {brought} stands for the model, the device and the whole serve; "
+                "leave it out"
             )
 
 

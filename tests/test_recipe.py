@@ -298,7 +298,8 @@ def test_a_run_of_a_boot_is_repeated_and_nothing_of_its_serve_is_laid_over_it(tm
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(OmegaConf.create(lines), tmp_path / ".hydra" / "overrides.yaml")
     assert expand([f"rerun={tmp_path}"]).argv == lines
-    assert BESIDE in refusal(f"rerun={tmp_path}", "serve.block_size=16")
+    said = refusal(f"rerun={tmp_path}", "serve.block_size=16")
+    assert said == f"serve.block_size=16: ledger.boot={BOOT} of rerun={tmp_path} {BESIDE}"
 
 
 def test_two_boots_are_refused():

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from metpipe.memory.met.boot import PRINTED, TERMS, Boot, BootCheck
 from metpipe.report.record import Record
 
 __all__ = ["BootLine", "BootSection", "ReserveLine", "boot_section"]
+
+
+SLOTS_UNSAID = (
+    "it counted its slots itself, and its file does not say them: looked at with one ([boot] slots "
+    "= N says them)"
+)
 
 
 class BootLine(Record):
@@ -44,6 +52,7 @@ class BootSection(Record):
     terms: tuple[BootLine, ...]
     reserve: tuple[ReserveLine, ...]
     unattributed: int
+    note: str = Field(default="", description="what the boot's file leaves open")
 
     @property
     def misses(self) -> tuple[str, ...]:
@@ -83,4 +92,5 @@ def boot_section(boot: Boot, check: BootCheck) -> BootSection:
             for line in check.reserve
         ),
         unattributed=check.unattributed,
+        note=SLOTS_UNSAID if boot.slots_follow and boot.slots is None else "",
     )

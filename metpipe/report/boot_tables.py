@@ -24,6 +24,8 @@ def parts(report: Report) -> Iterator[RenderableType]:
         title = f"Boot of {boot.checkpoint} (met, version {boot.version}): its ledger in MiB"
         shown = titled(title, terms(boot))
         yield Group(shown, indented(_pools(boot), "dim"), indented(unexplained, "dim"))
+        if boot.note:
+            yield indented(boot.note, "yellow")
         if boot.reserve:
             yield reserve(boot)
 

@@ -137,6 +137,10 @@ def test_a_boot_says_which_blocks_it_counts_and_in_which_unit():
     assert "Boot of a/b (met, version 2): its ledger in MiB" in shown
     assert "kv is the 4,321 blocks that the boot itself took, and 1,234 of the draft head" in shown
     assert "Its preflight in whole MiB" in shown
+    noted = boot(agrees=True).model_copy(update={"note": "nobody says its slots"})
+    assert "nobody says its slots" in text(
+        boot_tables.parts(cast("Any", SimpleNamespace(boot=noted)))
+    )
 
 
 def test_a_boot_names_what_it_misses():

@@ -12,6 +12,7 @@ from metpipe.errors import ConfigError
 from metpipe.memory import evaluate
 from metpipe.memory.met.boot import BootTerm, Measured, at_boot, check_boot
 from metpipe.memory.met.boot_toml import parse_boot
+from metpipe.report.boot_section import boot_section
 
 from .points import point_of
 
@@ -154,6 +155,9 @@ def test_slots_that_a_boot_counted_itself(said, slots):
     assert live["gdn.h"] == slots + 1
     (pool,) = (term for term in checked(boot).terms if term.term == "ssm_pool")
     assert pool.agrees == (slots == 8)
+    note = boot_section(boot, checked(boot)).note
+    assert note.startswith("it counted its slots itself") == (slots == 1)
+    assert boot_section(boot_of("moe-35b-fp8-recipe"), checked(boot)).note == ""
 
 
 def test_slots_are_said_once():
