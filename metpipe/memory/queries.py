@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from metpipe.errors import ConfigError
-from metpipe.memory.devices import DeviceRefusal
-from metpipe.memory.evaluate import headroom_at
+from metpipe.memory.device_question import device_question
 from metpipe.memory.inverse import Inverse, Question, Value, answered
 from metpipe.memory.met.held import counts_at
 from metpipe.memory.point import Point
@@ -207,26 +206,6 @@ def utilization_question(point: Point) -> Question:
     )
 
 
-def device_question(point: Point, candidates: Sequence[Point]) -> Question:
-    """See `min_device`."""
-    refusals = {other.device.id: _refusal(other) for other in candidates}
-    possible = [other for other in candidates if not refusals[other.device.id]]
-    ordered = sorted(possible, key=lambda other: -(other.device.memory_bytes or 0))
-    by_id = {other.device.id: other for other in ordered}
-    as_registered = [f"hardware.{fact}=null" for fact in point.device.replaced]
-    return Question(
-        "min_device",
-        "least",
-        tuple(by_id),
-        lambda value: rebooted(by_id[str(value)]),
-        lambda value: " ".join((f"hardware={str(value).replace('-', '_')}", *as_registered)),
-        now=_listed(point, by_id),
-        why="" if by_id else "the flags refuse every device of the registry",
-        in_order=False,
-        left_out=_by_reason(refusals),
-    )
-
-
 QUERIES: tuple[Callable[[Point], Question], ...] = (
     concurrency_question,
     isl_question,
@@ -279,34 +258,9 @@ def _has_recurrent(point: Point) -> bool:
     return any(group.kind == "recurrent" for part in parts for group in part.states)
 
 
-def _listed(point: Point, candidates: Mapping[str, Point]) -> str:
-    """The point's device among the candidates; empty for one of its own, or of another size."""
-    same = candidates.get(point.device.id)
-    return point.device.id if same is not None and same.device == point.device else ""
-
-
 def _largest_share(point: Point) -> int:
     """Everything, or what a strict device lets a serve ask for."""
     device = point.device
     if device.strict and device.driver is not None:
         return math.floor(device.driver.util_ceiling * SHARES)
     return SHARES
-
-
-def _refusal(point: Point) -> str:
-    """Why no plan can be made on the point's device; empty where one can.
-
-    Raises:
-        ConfigError: what no device would mend.
-    """
-    try:
-        headroom_at(point)
-    except DeviceRefusal as refusal:
-        return refusal.why
-    return ""
-
-
-def _by_reason(refusals: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
-    """Reason -> the devices that it is of."""
-    reasons = dict.fromkeys(why for why in refusals.values() if why)
-    return {why: tuple(key for key, said in refusals.items() if said == why) for why in reasons}
