@@ -18,6 +18,7 @@ WIDTH = 0.78
 """A bar's, of the one unit that each has."""
 ROOM = 0.87
 """A bar taller than this share of the picture has no room for a label above it."""
+FAST = "\N{NO-BREAK SPACE}"
 WORDS = {"USAGE": "refused", "DIED": "died", "INTERRUPTED": "interrupted"}
 
 
@@ -44,8 +45,7 @@ def draw_panel(axis: Axes, panel: Panel, frame: Frame, *, names_budget: bool) ->
     style.tidy(axis)
     axis.set_ylim(0, frame.top / style.GIB)
     axis.set_xlim(-0.6 - frame.margin, len(panel.jobs) - 0.4 + frame.margin)
-    title = wrap(panel.title, frame.letters, break_on_hyphens=False)
-    axis.set_title("\n".join(title), loc="left", color=style.INK)
+    axis.set_title(_folded(panel.title, frame.letters), loc="left", color=style.INK)
     for x, job in enumerate(panel.jobs):
         if job is None:
             continue
@@ -58,6 +58,13 @@ def draw_panel(axis: Axes, panel: Panel, frame: Frame, *, names_budget: bool) ->
     crowded = not frame.totals
     axis.set_xticks(range(len(frame.labels)), frame.labels, rotation=90 if crowded else 0)
     axis.tick_params(axis="x", length=0)
+
+
+def _folded(title: str, letters: int) -> str:
+    """The title in lines of so many letters, broken between the values that it names."""
+    joined = [part.replace(" ", FAST) for part in title.split(", ")]
+    folded = wrap(", ".join(joined), letters, break_on_hyphens=False)
+    return "\n".join(folded).replace(FAST, " ")
 
 
 def _bar(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:

@@ -26,7 +26,7 @@ LABELLED_BARS = 12
 BAR_IN, NARROW_BAR_IN, WIDEST_BAR_IN = 0.55, 0.27, 1.0
 PAGE_IN, NARROWEST_IN = 13.5, 6.4
 PANEL_IN = 2.9
-TITLE_LETTER_IN = 0.09
+TITLE_LETTER_IN = 0.082
 TOO_TALL, CUT = 3.0, 2.0
 """Where a bar is so many budgets tall, the picture ends at two: the budget must be seen."""
 FAR = 4.0

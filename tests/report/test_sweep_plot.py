@@ -216,6 +216,35 @@ def test_a_point_where_the_question_ended_is_no_edge():
     assert found[130_000, 2]  # nor longer prompts
 
 
+def test_an_end_of_what_may_be_asked_is_told_where_it_is_in_the_picture():
+    """With slots that follow, 128 sequences are asked about, and three may be the most that fit."""
+    jobs = SWEEPS["over budget"]
+    far = [
+        one.model_copy(
+            update={
+                "memory": one.memory.model_copy(
+                    update={
+                        "limits": {
+                            key: limit.model_copy(update={"high": 10**9})
+                            for key, limit in one.memory.limits.items()
+                        }
+                    }
+                )
+            }
+        )
+        for one in jobs
+        if one.memory
+    ]
+    said = [[t.get_text() for t in words(plot_frontier.draw(j, axes(j)))] for j in (jobs, far)]
+    assert [any("asked up" in text for text in texts) for texts in said] == [True, False]
+
+
+def test_a_title_is_folded_between_the_values_that_it_names():
+    jobs = SWEEPS["long names"]
+    titles = [axis.get_title(loc="left") for axis in plot_terms.draw(jobs, axes(jobs)).axes]
+    assert "serve.speculative=True,\nserve.kv_cache_dtype=bf16" in titles
+
+
 def test_what_is_not_drawn_is_counted():
     jobs = [
         *grid()[:6],
