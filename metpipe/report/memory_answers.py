@@ -49,6 +49,8 @@ def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:
         if query.why and not unasked:
             continue
         yield _query(name, query, memory)
+        for why, values in query.left_out.items():
+            yield f"not asked: {', '.join(values)} ({why})"
         if query.exceptions:
             yield (
                 f"but not in order: {', '.join(map(_shown, query.exceptions))} "

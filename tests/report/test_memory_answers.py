@@ -68,6 +68,16 @@ def test_what_was_not_asked_says_why():
     assert line == "snapshots of recurrent state: not asked, none are kept"
 
 
+def test_devices_that_were_not_asked_are_named_with_the_reason():
+    left_out = {"no kernels for their class": ("l4", "a100-40"), "unknown memory": ("b200",)}
+    device = memory_examples.query("h100-sxm", "gb300", "gb300", "gb300", sense="least")
+    assert lines(min_device=device | {"left_out": left_out}) == [
+        "the smallest device that would do: gb300",
+        "not asked: l4, a100-40 (no kernels for their class)",
+        "not asked: b200 (unknown memory)",
+    ]
+
+
 def test_an_exception_is_stated_behind_its_answer():
     answer, exception = lines(max_isl=memory_examples.query(1, 100, 10, 10, exceptions=(12, 13)))
     assert answer.startswith("up to 10 prompt tokens")

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from metpipe.errors import ConfigError
+from metpipe.memory.devices import DeviceRefusal
 from metpipe.memory.met.arena_range import arena_range
 from metpipe.memory.met.evidence import evidence, other_booted
 from metpipe.memory.met.held import counts_at, main_pool, side_of, states_of
 from metpipe.memory.met.legacy_arena import ArenaSizes, arena_bytes, two_phase_bytes
 from metpipe.memory.met.side import MetModel, MetSide
+from metpipe.memory.met.unread import DRAFTER_NOTE
 from metpipe.memory.met.versions import Version
 from metpipe.memory.point import Point
 from metpipe.memory.report import Counts, RunBytes, StateBytes, Term
@@ -98,19 +99,21 @@ def arena_sizes(point: Point) -> ArenaSizes:
     """What the arena's buffers are sized by.
 
     Raises:
-        ConfigError: the device is no GPU, or one of a class that met's engine isn't made for.
+        DeviceRefusal: the device is no GPU, or one of a class that met's engine isn't made for.
     """
     device, serve = point.device, point.serve
     if device.sm_count is None:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"hardware={device.id}: met's engine runs on GPUs, and the met accounting needs "
-            "the SMs of one; choose hardware=ID of a GPU, such as gb10"
+            "the SMs of one; choose hardware=ID of a GPU, such as gb10",
+            "met's engine runs on GPUs of which the SMs are known",
         )
     if device.split_k is None:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"hardware={device.id}: met's engine has no kernels for the class "
             f"{device.device_class}, so nothing says how it would size its decode; choose "
-            "hardware=ID of gb10, Hopper, B200 or B300"
+            "hardware=ID of gb10, Hopper, B200 or B300",
+            "met's engine has no kernels for their class",
         )
     return ArenaSizes(
         tokens=counts_at(point).max_batch_tokens,
@@ -163,8 +166,10 @@ def _other_arena(model: MetModel) -> Version | None:
 
 
 def _notes(side: MetSide) -> Iterator[str]:
-    """What is known of a serve in part only."""
+    """What is known of a serve in part only, and what is not counted."""
     model = side.model
+    if side.flags.dflash:
+        yield DRAFTER_NOTE
     if side.outside.bytes is None:
         yield f"outside bytes {side.outside.said}"
     if (booted := _other_arena(model)) is not None:
