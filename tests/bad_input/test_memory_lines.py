@@ -248,6 +248,19 @@ def test_a_flag_beside_a_boot(refused, line, order):
     has(message, f"{line}: {boot} stands for", "leave it out")
 
 
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("pipeline=memory", "pipeline=memory leaves the ledger out; add pipeline=ledger"),
+        ("pipeline=diff", "pipeline=diff leaves the ledger out; add pipeline=ledger"),
+        ("pipeline=full", "which no diff runs, and pipeline=full has one; add pipeline=ledger"),
+    ],
+)
+def test_a_boot_in_another_pipeline(refused, line, part):
+    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
+    has(refused(boot, line), "ledger.boot: ", part, f"set by the override '{boot}'")
+
+
 def test_a_record_of_another_serve_than_its_boot(refused):
     """The boot's file was changed after the run whose record is run again."""
     boot = Path("boot.toml")
