@@ -109,6 +109,10 @@ def test_a_grid_too_large_is_refused_before_it_is_made(refused):
             ["serve.speculative=true", f"tree_nodes={10**21}"],
             [f"tree_nodes={10**21}: more than 2147483647"],
         ),
+        (
+            ["serve.dflash=true", "serve.dflash_gamma=4", "serve.num_drafts=2"],
+            ["serve.num_drafts: sizes nothing beside serve.dflash=true", "leave it out"],
+        ),
         (["tree_nodes=5"], ["tree_nodes: sizes the verify of a serve that speculates"]),
         (
             ["model=qwen3_8b", "capture_rows=64"],
