@@ -34,12 +34,12 @@ def refuse_beside_a_boot(said: Sequence[tuple[str, str]]) -> None:
     Raises:
         ConfigError: naming the override; or two boots.
     """
-    boots = [pair for pair in said if _key(pair[0]) == BOOT and pair[0] != f"{BOOT}=null"]
-    if not boots:
+    boots = [pair for pair in said if _key(pair[0]) == BOOT]
+    if all(line == f"{BOOT}=null" for line, _ in boots):
         return
     boot, whose = boots[-1]
     if len(boots) > 1:
-        raise ConfigError(f"{boots[0][0]}: {boot} is a boot as well; give one of them")
+        raise ConfigError(f"{boots[0][0]}: {boot} says another boot; give one of them")
     brought = boot if boot == whose else f"{boot} of {whose}"
     for line, arg in said:
         if arg != whose and _is_of_a_serve(_key(line)):

@@ -100,6 +100,8 @@ def test_a_plan_with_what_ifs():
 
 
 HEAD = ("serve.speculative=true", "serve.num_drafts=7", "serve.mtp_max_seqs=8")
+BOTH = ("serve.speculative=true", "serve.mtp_max_seqs=8")
+"""With a block drafter beside the head, that counts the drafts of both."""
 DRAFTER = ("serve.dflash=true", "serve.dflash_gamma=7")
 
 
@@ -118,13 +120,9 @@ DRAFTER = ("serve.dflash=true", "serve.dflash_gamma=7")
             (*DRAFTER, "serve.mtp_max_seqs=8"),
             {"serve.dflash=false serve.dflash_gamma=null serve.mtp_max_seqs=null"},
         ),
-        (
-            (*DRAFTER, "serve.num_drafts=2"),
-            {"serve.dflash=false serve.dflash_gamma=null serve.num_drafts=null"},
-        ),
-        ((*HEAD, *DRAFTER), {"serve.dflash=false serve.dflash_gamma=null"}),
+        ((*BOTH, *DRAFTER), {"serve.dflash=false serve.dflash_gamma=null"}),
     ],
-    ids=["head", "tree", "drafter", "drafter-and-depth", "both"],
+    ids=["head", "tree", "drafter", "both"],
 )
 def test_every_change_that_is_printed_composes_and_fits(asked, offered):
     """Just below the smallest share that fits; with both proposers, leaving out one may not do."""
@@ -146,7 +144,7 @@ def test_both_proposers_are_left_out_where_leaving_out_one_is_not_enough():
     """Of one slot: with more, the decode ring of a serve that does not speculate weighs more."""
     line = ("model=qwen3_8_27b_nvfp4", "slots=1")
     least = planned(*line)["inverse"]["min_utilization"]["surely"]
-    tight = (*line, f"serve.gpu_memory_utilization={least}", *HEAD, *DRAFTER)
+    tight = (*line, f"serve.gpu_memory_utilization={least}", *BOTH, *DRAFTER)
     memory = planned(*tight)
     assert memory["totals"]["answer"] == "does not fit"
     (typed,) = (fix["override"] for fix in memory["fixes"] if "speculative" in fix["override"])
@@ -154,7 +152,6 @@ def test_both_proposers_are_left_out_where_leaving_out_one_is_not_enough():
         "serve.speculative=false",
         "serve.dflash=false",
         "serve.dflash_gamma=null",
-        "serve.num_drafts=null",
         "serve.mtp_max_seqs=null",
     }
     assert planned(*tight, *typed.split())["totals"]["answer"] == "fits"

@@ -306,7 +306,9 @@ def test_two_boots_are_refused():
     other = BOOT.with_name("dense-27b-recipe-after.toml")
     same_model = BOOT.with_name("dense-27b-recipe-before.toml")
     said = refusal(f"ledger.boot={other}", f"ledger.boot={same_model}")
-    assert said == f"ledger.boot={other}: ledger.boot={same_model} is a boot as well; {ONE}"
+    assert said == f"ledger.boot={other}: ledger.boot={same_model} says another boot; {ONE}"
+    said = refusal(f"ledger.boot={other}", "ledger.boot=null")
+    assert said == f"ledger.boot={other}: ledger.boot=null says another boot; {ONE}"
 
 
 ONE = "give one of them"

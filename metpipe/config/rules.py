@@ -72,7 +72,16 @@ def _boot(run: Run) -> Iterator[Problem]:
     if run.ledger.boot is None:
         return
     if not run.pipeline.ledger:
-        yield Problem("ledger.boot", f"pipeline={run.pipeline.name} leaves the ledger out")
+        yield Problem(
+            "ledger.boot",
+            f"pipeline={run.pipeline.name} leaves the ledger out; add pipeline=ledger",
+        )
+    elif run.pipeline.diff:
+        yield Problem(
+            "ledger.boot",
+            f"is a boot of another engine, which no diff runs, and pipeline={run.pipeline.name} "
+            "has one; add pipeline=ledger",
+        )
     if run.memory.accounting != "met":
         yield Problem(
             "ledger.boot",

@@ -48,6 +48,12 @@ def _is_read(run: Run) -> Iterator[Problem]:
             "is read with serve.speculative=true, or with a list of Ks (verify, verify_batch_ks); "
             "add one, or leave it out",
         )
+    if serve.num_drafts is not None and serve.dflash and is_met and not verifies:
+        yield Problem(
+            "serve.num_drafts",
+            "sizes nothing beside serve.dflash=true, whose drafts serve.dflash_gamma counts; leave "
+            "it out",
+        )
     if serve.mtp_max_seqs is not None and not (run.verify_batch or (is_met and speculates)):
         yield Problem(
             "serve.mtp_max_seqs",

@@ -109,6 +109,10 @@ def test_a_grid_too_large_is_refused_before_it_is_made(refused):
             ["serve.speculative=true", f"tree_nodes={10**21}"],
             [f"tree_nodes={10**21}: more than 2147483647"],
         ),
+        (
+            ["serve.dflash=true", "serve.dflash_gamma=4", "serve.num_drafts=2"],
+            ["serve.num_drafts: sizes nothing beside serve.dflash=true", "leave it out"],
+        ),
         (["tree_nodes=5"], ["tree_nodes: sizes the verify of a serve that speculates"]),
         (
             ["model=qwen3_8b", "capture_rows=64"],
@@ -246,6 +250,19 @@ def test_a_flag_beside_a_boot(refused, line, order):
     boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
     message = refused("pipeline=ledger", *[boot, line][::order])
     has(message, f"{line}: {boot} stands for", "leave it out")
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("pipeline=memory", "pipeline=memory leaves the ledger out; add pipeline=ledger"),
+        ("pipeline=diff", "pipeline=diff leaves the ledger out; add pipeline=ledger"),
+        ("pipeline=full", "which no diff runs, and pipeline=full has one; add pipeline=ledger"),
+    ],
+)
+def test_a_boot_in_another_pipeline(refused, line, part):
+    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
+    has(refused(boot, line), "ledger.boot: ", part, f"set by the override '{boot}'")
 
 
 def test_a_record_of_another_serve_than_its_boot(refused):

@@ -35,7 +35,6 @@ DIFF = (
         (("pipeline=ledger",), ("load", "memory", "ledger")),
         (("pipeline=rule", "rule=qkv"), ("rule",)),
         ((*BOOTED, "pipeline=ledger"), ("memory", "boot")),
-        ((*BOOTED, "pipeline=full"), (*DIFF, "memory", "boot")),
         (("pipeline=diff", "oracle=transformers"), (*DIFF, "oracle")),
         (
             ("pipeline=diff", "variant=circuit", "repeat=3"),
