@@ -88,6 +88,34 @@ def test_linear_gates(gpu, kind, rows, k, heads):
     assert same(fused["beta"], alone["beta"])
 
 
+ROUTERS = [
+    (1, 256, 8, 2048), (16, 128, 4, 512), (5, 7, 3, 60), (3, 1000, 10, 72), (2, 1, 1, 33),
+    (40, 33, 2, 96),
+]  # fmt: skip
+"""Rows, experts, choices, hidden."""
+
+
+@pytest.mark.parametrize("kind", tuple(CLASSES))
+@pytest.mark.parametrize(("rows", "experts", "count", "k"), ROUTERS)
+def test_router_top_k(gpu, kind, rows, experts, count, k):
+    """Twice: the tiles' counters are zero again after a launch."""
+    x, weight = make(kind, 1, rows, k), make("normal", 2, experts, k)
+
+    def outputs() -> dict[str, Out]:
+        return {"weights": Out(rows, count, dtype=F32), "ids": Out(rows, count, dtype=I32)}
+
+    logits = launched(
+        gpu.functions["linear.linear"], {"y": Out(rows, experts)}, x=x, weight=weight, bias=None
+    )["y"]
+    alone = launched(gpu.functions["router.top_k"], outputs(), logits=logits, count=count)
+    given = {"x": x, "weight": weight, "count": count}
+    for _ in range(2):
+        fused = launched(gpu.functions["router.router_top_k"], outputs(), **given)
+        assert same(fused["weights"], alone["weights"])
+        assert same(fused["ids"], alone["ids"])
+    assert all(len(set(row)) == count for row in fused["ids"].tolist())
+
+
 EXPERTS = [(1, 4, 2, 128, 64), (5, 7, 3, 60, 22), (17, 16, 8, 256, 512)]
 """Rows, experts, choices, hidden, inter."""
 
