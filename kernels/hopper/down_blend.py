@@ -26,7 +26,8 @@ from .workspace import COUNTERS, counters, has_room, scratch
 __all__ = ["down_blend", "shared_down_blend"]
 
 TILE = Tile(16, 32, 128, False, 4, 3)
-PART_TILE = Tile(16, 64, 128, False, 4, 3)
+PART_TILES = (Tile(16, 32, 256, False, 4, 3), Tile(16, 64, 128, False, 4, 3))
+"""The first where its step divides all that is summed over."""
 
 
 @device
@@ -194,10 +195,11 @@ def shared_down_blend(
     hidden].
     """
     tokens, count, n, k, experts, tile = _sizes(x, ids, weight, y)
-    counted = tokens * triton.cdiv(n, PART_TILE.n) <= COUNTERS
-    parted = counted and has_room(tokens * (count + 2) * n)
-    tile = PART_TILE if parted else tile
     inter, hidden = matrix("shared_x", shared_x)[1], matrix("gate_x", gate_x)[1]
+    part_tile = _part_tile(k, inter, hidden)
+    counted = tokens * triton.cdiv(n, part_tile.n) <= COUNTERS
+    parted = counted and has_room(tokens * (count + 2) * n)
+    tile = part_tile if parted else tile
     read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared_x": shared_x}
     disjoint({"y": y}, {**read, "gate_x": gate_x, "shared_weight": shared_weight})
     tensors = (
@@ -230,6 +232,12 @@ def shared_down_blend(
         return bind(_parted_down_blend, grid, (*tensors, *own, *sizes), tile.warps, tile.stages)
     grid = (tokens, tiles)
     return bind(_shared_down_blend, grid, (*tensors, *sizes), tile.warps, tile.stages)
+
+
+def _part_tile(*lengths: int) -> Tile:
+    """The tile of programs that go through one of these lengths each."""
+    whole, other = PART_TILES
+    return whole if all(length % whole.k == 0 for length in lengths) else other
 
 
 def _sizes(

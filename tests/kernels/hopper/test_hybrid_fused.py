@@ -146,8 +146,9 @@ def test_expert_gate_up_silu(gpu, kind, rows, experts, count, k, inter):
 
 
 @pytest.mark.parametrize("kind", ("normal", "cancelling", "mixed_exponents", "signed_zeros"))
+@pytest.mark.parametrize("wider", (2, 256))
 @pytest.mark.parametrize(("rows", "experts", "count", "dim", "k"), EXPERTS)
-def test_down_blend(gpu, kind, rows, experts, count, dim, k):
+def test_down_blend(gpu, kind, rows, experts, count, dim, k, wider):
     """Both fusions: with the shared expert's products given, and with them computed."""
     x, weight = make(kind, 1, rows * count, k), make("normal", 2, experts, dim, k)
     shared = {
@@ -156,8 +157,11 @@ def test_down_blend(gpu, kind, rows, experts, count, dim, k):
         "weight": weight,
     }
     weights = torch.rand(rows, count, generator=torch.Generator().manual_seed(3))
-    shared_x, gate_x = make(kind, 4, rows, k + 2), make("normal", 5, rows, dim)
-    shared_weight, gate_weight = make("normal", 6, dim, k + 2), make("normal", 7, 1, dim)
+    gpu.functions["workspace.reserve"](
+        1 << 22, lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
+    )
+    shared_x, gate_x = make(kind, 4, rows, k + wider), make("normal", 5, rows, dim)
+    shared_weight, gate_weight = make("normal", 6, dim, k + wider), make("normal", 7, 1, dim)
     out = {"y": Out(rows * count, dim)}
     down = launched(gpu.functions["experts.expert_down"], out, **shared)["y"]
     beside = {
