@@ -25,12 +25,35 @@ from .sums import power_of_two
 from .tiles import Tile, tile_for
 from .workspace import has_room, scratch
 
-__all__ = ["Routed", "bind_groups", "pays"]
+__all__ = ["Lists", "Routed", "bind_groups", "pays"]
 
 GROUPED_FROM = 16
 """Rows from which on some experts are chosen twice, in a model of a few hundred."""
 BLOCK = 1024
 SPARE = tl.constexpr(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Tiles of rows, and how many there are at most."""
+
+    tile: Tile
+    tiles: int
+
+    @classmethod
+    def of(cls, pairs: int, experts: int, n: int, k: int, *, weights: int = 1) -> Lists:
+        """Of so many rows through the experts' matrices [n, k], `weights` of them at once.
+
+        The tile is for as many rows as an expert has if all have as many. Each expert, and what is
+        none, may end with a tile that is not full.
+        """
+        tile = tile_for(pairs // experts, n, k, weights)
+        return cls(tile, min(pairs, (pairs + (tile.r - 1) * (experts + 1)) // tile.r))
+
+    @property
+    def floats(self) -> int:
+        """Scratch memory: of each tile its expert, and its rows."""
+        return self.tiles * (1 + self.tile.r)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +73,15 @@ class Routed:
     silu: bool
 
     @property
-    def tile(self) -> Tile:
-        """For as many rows as an expert has if all have as many."""
-        n, k = self.y.shape[1], self.x.shape[1]
-        return tile_for(self.y.shape[0] // self.experts, n, k, weights=2 if self.silu else 1)
-
-    @property
-    def tiles(self) -> int:
-        """Most tiles of rows: each expert, and what is none, ends with a tile that is not full."""
-        pairs, most = self.y.shape[0], self.tile.r - 1
-        return min(pairs, (pairs + most * (self.experts + 1)) // self.tile.r)
-
-    @property
-    def floats(self) -> int:
-        """Scratch memory: of each tile its expert, and its rows."""
-        return self.tiles * (1 + self.tile.r)
+    def lists(self) -> Lists:
+        """Which rows share a tile."""
+        (pairs, n), k = self.y.shape, self.x.shape[1]
+        return Lists.of(pairs, self.experts, n, k, weights=2 if self.silu else 1)
 
 
 def pays(routed: Routed) -> bool:
     """Whether there are enough rows to share, and room for their lists."""
-    return routed.ids.shape[0] >= GROUPED_FROM and has_room(routed.floats)
+    return routed.ids.shape[0] >= GROUPED_FROM and has_room(routed.lists.floats)
 
 
 @device
@@ -149,9 +161,10 @@ def _grouped_experts(
 def bind_groups(routed: Routed) -> object:
     """Both launches, as one. What it is given has been checked."""
     pairs, n = routed.y.shape
-    k, tile, tiles = routed.x.shape[1], routed.tile, routed.tiles
-    lists = scratch(routed.floats)[: routed.floats].view(torch.int32)
-    owners, members = lists[:tiles], lists[tiles:]
+    k, lists = routed.x.shape[1], routed.lists
+    tile, tiles = lists.tile, lists.tiles
+    listed = scratch(lists.floats)[: lists.floats].view(torch.int32)
+    owners, members = listed[:tiles], listed[tiles:]
     groups = (
         routed.ids,
         owners,

@@ -116,7 +116,7 @@ def test_router_top_k(gpu, kind, rows, experts, count, k):
     assert all(len(set(row)) == count for row in fused["ids"].tolist())
 
 
-EXPERTS = [(1, 4, 2, 128, 64), (5, 7, 3, 60, 22), (17, 16, 8, 256, 512)]
+EXPERTS = [(1, 4, 2, 128, 64), (5, 7, 3, 60, 22), (17, 16, 8, 256, 512), (67, 7, 3, 60, 22)]
 """Rows, experts, choices, hidden, inter."""
 
 
@@ -146,10 +146,13 @@ def test_expert_gate_up_silu(gpu, kind, rows, experts, count, k, inter):
 
 
 @pytest.mark.parametrize("kind", ("normal", "cancelling", "mixed_exponents", "signed_zeros"))
-@pytest.mark.parametrize("wider", (2, 256))
+@pytest.mark.parametrize(("wider", "room"), [(2, 1 << 22), (256, 1 << 22), (2, 24 << 10)])
 @pytest.mark.parametrize(("rows", "experts", "count", "dim", "k"), EXPERTS)
-def test_down_blend(gpu, kind, rows, experts, count, dim, k, wider):
-    """Both fusions: with the shared expert's products given, and with them computed."""
+def test_down_blend(gpu, kind, rows, experts, count, dim, k, wider, room):
+    """Both fusions: with the shared expert's products given, and with them computed.
+
+    Little room leaves no parts to few tokens, and takes many in two.
+    """
     x, weight = make(kind, 1, rows * count, k), make("normal", 2, experts, dim, k)
     shared = {
         "x": x,
@@ -158,7 +161,7 @@ def test_down_blend(gpu, kind, rows, experts, count, dim, k, wider):
     }
     weights = torch.rand(rows, count, generator=torch.Generator().manual_seed(3))
     gpu.functions["workspace.reserve"](
-        1 << 22, lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
+        room, lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
     )
     shared_x, gate_x = make(kind, 4, rows, k + wider), make("normal", 5, rows, dim)
     shared_weight, gate_weight = make("normal", 6, dim, k + wider), make("normal", 7, 1, dim)
