@@ -169,6 +169,15 @@ def down_blend(
     tokens, count, n, k, experts, tile = _sizes(x, ids, weight, y)
     read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared": shared}
     disjoint({"y": y}, {**read, "shared_gate": shared_gate})
+    tensors = (
+        bf16("x", x, (tokens * count, k)),
+        i32("ids", ids, (tokens, count)),
+        bf16("weight", weight, tuple(weight.shape)),
+        f32("weights", weights, (tokens, count)),
+        bf16("shared", shared, (tokens, n)),
+        bf16("shared_gate", shared_gate, (tokens, 1)),
+        bf16("y", y, (tokens, n)),
+    )
     launches: list[object] = []
     for part, (down,) in _parts(tokens, count, n, k, experts):
         choices = slice(count * part.start, count * part.stop)
@@ -180,13 +189,7 @@ def down_blend(
     if launches:
         return in_turn(*launches)
     arguments = (
-        bf16("x", x, (tokens * count, k)),
-        i32("ids", ids, (tokens, count)),
-        bf16("weight", weight, tuple(weight.shape)),
-        f32("weights", weights, (tokens, count)),
-        bf16("shared", shared, (tokens, n)),
-        bf16("shared_gate", shared_gate, (tokens, 1)),
-        bf16("y", y, (tokens, n)),
+        *tensors,
         experts,
         n,
         k,
@@ -223,17 +226,6 @@ def shared_down_blend(
     tile = part_tile if parted else tile
     read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared_x": shared_x}
     disjoint({"y": y}, {**read, "gate_x": gate_x, "shared_weight": shared_weight})
-    launches: list[object] = []
-    for part, (down, shared, gate) in _parts(tokens, count, n, k, experts, n, 1):
-        choices = slice(count * part.start, count * part.stop)
-        launches += (
-            expert_down(x=x[choices], ids=ids[part], weight=weight, y=down),
-            linear(x=shared_x[part], weight=shared_weight, bias=None, y=shared),
-            linear(x=gate_x[part], weight=gate_weight, bias=None, y=gate),
-            blend(rows=down, weights=weights[part], shared=shared, shared_gate=gate, y=y[part]),
-        )
-    if launches:
-        return in_turn(*launches)
     tensors = (
         bf16("x", x, (tokens * count, k)),
         i32("ids", ids, (tokens, count)),
@@ -245,6 +237,17 @@ def shared_down_blend(
         bf16("gate_weight", gate_weight, (1, hidden)),
         bf16("y", y, (tokens, n)),
     )
+    launches: list[object] = []
+    for part, (down, shared, gate) in _parts(tokens, count, n, k, experts, n, 1):
+        choices = slice(count * part.start, count * part.stop)
+        launches += (
+            expert_down(x=x[choices], ids=ids[part], weight=weight, y=down),
+            linear(x=shared_x[part], weight=shared_weight, bias=None, y=shared),
+            linear(x=gate_x[part], weight=gate_weight, bias=None, y=gate),
+            blend(rows=down, weights=weights[part], shared=shared, shared_gate=gate, y=y[part]),
+        )
+    if launches:
+        return in_turn(*launches)
     sizes = (
         experts,
         n,
