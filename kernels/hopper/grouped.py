@@ -21,7 +21,7 @@ from .launch import bind, in_turn
 from .linear import two_products_of
 from .overlap import enter, wait
 from .scalar import round_bf16, silu_mul1
-from .sums import power_of_two
+from .sums import power_of_two, warps_of
 from .tiles import Tile, tile_for
 from .workspace import has_room, scratch
 
@@ -29,7 +29,7 @@ __all__ = ["Lists", "Routed", "bind_groups", "pays"]
 
 GROUPED_FROM = 16
 """Rows from which on some experts are chosen twice, in a model of a few hundred."""
-BLOCK = 1024
+BLOCK, THREADS = 1024, 128
 SPARE = tl.constexpr(-1)
 
 
@@ -172,9 +172,9 @@ def bind_groups(routed: Routed) -> object:
         pairs,
         routed.experts,
         tiles,
-        power_of_two(routed.experts + 1),
+        power_of_two(routed.experts + 1, THREADS),
         tile.r,
-        min(BLOCK, power_of_two(pairs, 128)),
+        min(BLOCK, power_of_two(pairs, THREADS)),
     )
     products = (
         routed.x,
@@ -193,6 +193,6 @@ def bind_groups(routed: Routed) -> object:
     )
     grid = (tiles, triton.cdiv(n, tile.n))
     return in_turn(
-        bind(_groups, (routed.experts + 1,), groups),
+        bind(_groups, (routed.experts + 1,), groups, warps_of(THREADS)),
         bind(_grouped_experts, grid, products, tile.warps, tile.stages),
     )

@@ -73,7 +73,10 @@ def test_lists_hold_each_row_once_in_order(grouped, how, rows, experts, count, h
     owners, members = listed(ids, experts, height, tiles)
     room = torch.full((tiles * (1 + height) + 64,), -77, dtype=I32, device="cuda")
     lists = room[:tiles], room[tiles : tiles * (1 + height)]
-    bins, block = 1 << experts.bit_length(), min(1024, max(128, 1 << (pairs - 1).bit_length()))
+    bins, block = (
+        max(128, 1 << experts.bit_length()),
+        min(1024, max(128, 1 << (pairs - 1).bit_length())),
+    )
     arguments = (ids.cuda(), *lists, pairs, experts, tiles, bins, height, block)
     launch = grouped.bind(grouped._groups, (experts + 1,), arguments)
     for _ in range(2):
