@@ -1,13 +1,14 @@
 """A decode step on a GPU at published shapes, as a share of the memory bandwidth read beside it.
 
 `python -m benchmarks.decode [shape ...] [rows=1,4,16,64] [context=512,8192] [forwards=NAME;NAME]
-[outside=true]`: shapes are qwen3_0_6b, qwen3_8b, hybrid_27b and moe_35b_a3b, weights synthetic, in
-bf16, without draft heads. Bits are compared before a time is printed: every forward with the first
-(legacy, unless `forwards` says otherwise), and rows of a batch with themselves alone. A step is
-timed whole, the copy of its inputs to the GPU too: the mean of steps between two events, the median
-of several such runs. Share = (weights, KV and states read) / time / read bandwidth; of experts the
-number that evenly routed rows are expected to meet.
+[without=RULE,RULE] [outside=true]`: shapes are qwen3_0_6b, qwen3_8b, hybrid_27b and moe_35b_a3b,
+weights synthetic, in bf16, without draft heads. Bits are compared before a time is printed: every
+forward with the first (legacy, unless `forwards` says otherwise), and rows of a batch with
+themselves alone. A step is timed whole, the copy of its inputs to the GPU too: the mean of steps
+between two events, the median of several such runs. Share = (weights, KV and states read) / time /
+read bandwidth; of experts the number that evenly routed rows are expected to meet.
 `by_rows` is the circuit with the rules that are fastest for few rows: its bits may differ.
+without: the circuit, graphed, but for each of these rules, one after the other.
 outside: transformers eager (sdpa), and its static cache compiled with CUDA graphs, one row.
 """
 
@@ -74,9 +75,10 @@ def main() -> None:
         config = config_of(shape)
         for context in numbers(asked.get("context", "512,8192")):
             for rows in numbers(asked.get("rows", "1,4,16,64")):
-                names = asked.get("forwards", ",".join(SELECTS)).replace("+", ", ").split(";")
+                names = asked.get("forwards", ";".join(SELECTS)).replace("+", ", ").split(";")
                 case = Case(shape, config, context, rows)
-                run_case(case, bandwidth, None if "forwards" not in asked else names)
+                chosen = {name: SELECTS[name] for name in names}
+                run_case(case, bandwidth, chosen | without(asked.get("without", "")))
                 torch.cuda.empty_cache()
         if asked.get("outside") == "true":
             try:
@@ -93,6 +95,14 @@ def config_of(shape: str) -> dict[str, Any]:
     if "text_config" in whole:
         whole["text_config"] = {**whole["text_config"], "mtp_num_hidden_layers": 0}
     return whole
+
+
+def without(rules: str) -> dict[str, ForwardSelect]:
+    """`add_rms_norm,qkv`: a graphed circuit without the first rule, and one without the next."""
+    return {
+        f"but {rule}": ForwardSelect(f"but_{rule}", "circuit", Select.without([rule]), graphs=True)
+        for rule in filter(None, rules.split(","))
+    }
 
 
 def numbers(text: str) -> list[int]:
@@ -222,14 +232,10 @@ def node_bytes(circuit: Circuit, node: Node, rows: int) -> int:
     return 2 * values
 
 
-def run_case(case: Case, bandwidth: float, names: list[str] | None) -> None:
+def run_case(case: Case, bandwidth: float, chosen: Mapping[str, ForwardSelect]) -> None:
     """Check the bits, then time every forward."""
     model = opened(case)
-    forwards = {
-        name: model.forward(select)
-        for name, select in SELECTS.items()
-        if names is None or name in names
-    }
+    forwards = {name: model.forward(select) for name, select in chosen.items()}
     check_bits(model, forwards, case)
     read = step_bytes(model, case)
     for name, forward in forwards.items():

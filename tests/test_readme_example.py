@@ -30,7 +30,8 @@ def my_kernels(tmp_path) -> Path:
 
 
 def judged(folder: Path) -> tuple[int, dict]:
-    argv = ["pipeline=rule", "rule=my_add_rms_norm", "kernels=my_kernels", "hydra.run.dir=out"]
+    argv = ["pipeline=rule", "rule=my_add_rms_norm", "kernels=my_kernels", "device=cpu"]
+    argv.append("hydra.run.dir=out")
     done = subprocess.run(
         [sys.executable, "-m", "metpipe", *argv],
         cwd=folder.parent,

@@ -21,6 +21,7 @@ from metpipe.stages.write_report import Results, verdict_of
 from tests.runs import metpipe, report_of
 
 DATA = Path(__file__).parent / "data"
+RULE = ("pipeline=rule", "device=cpu")
 OK, WRONG = DATA / "overlay_ok", DATA / "overlay_wrong"
 SHIPPED = read_rules(kernels_dir() / "cpu")
 
@@ -315,7 +316,7 @@ def test_a_broken_rule_file_is_the_users_error(edited, edit, message):
 
 
 def test_the_command_passes_a_right_folder_and_says_so(tmp_path):
-    ran = metpipe("pipeline=rule", "rule=product_add", f"kernels={OK}", cwd=tmp_path)
+    ran = metpipe(*RULE, "rule=product_add", f"kernels={OK}", cwd=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     report = report_of(tmp_path)
     assert report["verdict"] == "PASS"
@@ -324,7 +325,7 @@ def test_the_command_passes_a_right_folder_and_says_so(tmp_path):
 
 
 def test_the_command_fails_a_wrong_folder_and_names_the_case(tmp_path):
-    ran = metpipe("pipeline=rule", "rule=product_add", f"kernels={WRONG}", cwd=tmp_path)
+    ran = metpipe(*RULE, "rule=product_add", f"kernels={WRONG}", cwd=tmp_path)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     report = report_of(tmp_path)
     assert report["verdict"] == "FAIL"
@@ -332,7 +333,7 @@ def test_the_command_fails_a_wrong_folder_and_names_the_case(tmp_path):
 
 
 def test_an_unknown_rule_is_one_line_and_status_2(tmp_path):
-    ran = metpipe("pipeline=rule", "rule=product_ad", f"kernels={OK}", cwd=tmp_path)
+    ran = metpipe(*RULE, "rule=product_ad", f"kernels={OK}", cwd=tmp_path)
     assert ran.returncode == 2, ran.stdout + ran.stderr
     assert "did you mean product_add" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .jit import device
 
-__all__ = ["product", "tile_columns", "tile_rows"]
+__all__ = ["product", "product_of", "tile_columns", "tile_rows"]
 
 
 @device
@@ -44,35 +44,43 @@ def product(
 
     x: bf16 [rows, k]; w: bf16 [n, k]. EVEN: K divides k.
     """
+    r = tile_rows(row, R, SWAP)
+    return product_of(x + r.to(tl.int64) * k, r < rows, w, column, n, k, R, N, K, EVEN, SWAP)
+
+
+@device
+def product_of(
+    x_rows, held, w, column, n, k, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    EVEN: tl.constexpr, SWAP: tl.constexpr,
+):  # fmt: skip
+    """`product` of the bf16 rows at `x_rows`, zeros where none is held; both as `tile_rows`."""
     i = tl.arange(0, K)
     if SWAP:
-        r = (row + tl.arange(0, R))[None, :]
         c = tl.minimum(column + tl.arange(0, N), n - 1)[:, None]
-        x_at = x + r.to(tl.int64) * k + i[:, None]
+        x_at = x_rows + i[:, None]
         w_at = w + c.to(tl.int64) * k + i[None, :]
         total = tl.zeros((N, R), tl.float32)
         for start in range(0, k, K):
             if EVEN:
                 a = tl.load(w_at)
-                b = tl.load(x_at, mask=r < rows, other=0.0)
+                b = tl.load(x_at, mask=held, other=0.0)
             else:
                 a = tl.load(w_at, mask=(start + i)[None, :] < k, other=0.0)
-                b = tl.load(x_at, mask=(r < rows) & ((start + i)[:, None] < k), other=0.0)
+                b = tl.load(x_at, mask=held & ((start + i)[:, None] < k), other=0.0)
             total = tl.dot(a, b, total)
             x_at += K
             w_at += K
     else:
-        r = (row + tl.arange(0, R))[:, None]
         c = tl.minimum(column + tl.arange(0, N), n - 1)[None, :]
-        x_at = x + r.to(tl.int64) * k + i[None, :]
+        x_at = x_rows + i[None, :]
         w_at = w + c.to(tl.int64) * k + i[:, None]
         total = tl.zeros((R, N), tl.float32)
         for start in range(0, k, K):
             if EVEN:
-                a = tl.load(x_at, mask=r < rows, other=0.0)
+                a = tl.load(x_at, mask=held, other=0.0)
                 b = tl.load(w_at)
             else:
-                a = tl.load(x_at, mask=(r < rows) & ((start + i)[None, :] < k), other=0.0)
+                a = tl.load(x_at, mask=held & ((start + i)[None, :] < k), other=0.0)
                 b = tl.load(w_at, mask=(start + i)[:, None] < k, other=0.0)
             total = tl.dot(a, b, total)
             x_at += K

@@ -4,20 +4,27 @@ Numerics: those of blend.py, of products rounded to bf16 as they would be stored
 
 While tokens and tiles can be counted and their rows kept, each choice of a token is a program's,
 and so are the shared expert's row and its gate; the last of them to arrive adds them up. Beyond,
-one program takes a token's choices one after the other. The same operations either way.
+one program takes a token's choices one after the other. Of many tokens, those that share an expert
+share the reading of its matrix (grouped.py): the launches one by one then, with what they hand on
+in scratch memory. The same operations either way.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 import triton
 import triton.language as tl
 
+from .blend import blend
 from .check import bf16, disjoint, f32, i32, matrix
 from .dot import product, tile_columns, tile_rows
-from .experts import expert_count
+from .experts import expert_count, expert_down
+from .grouped import Lists
 from .jit import device, kernel
-from .launch import bind
+from .launch import bind, in_turn
+from .linear import linear
 from .overlap import release, wait
 from .scalar import round_bf16, sigmoid
 from .tiles import Tile
@@ -26,7 +33,12 @@ from .workspace import COUNTERS, counters, has_room, scratch
 __all__ = ["down_blend", "shared_down_blend"]
 
 TILE = Tile(16, 32, 128, False, 4, 3)
-PART_TILE = Tile(16, 64, 128, False, 4, 3)
+PART_TILES = (Tile(16, 32, 256, False, 4, 3), Tile(16, 64, 128, False, 4, 3))
+"""The first where its step divides all that is summed over."""
+GROUPED_FROM = 32
+"""Tokens from which on an expert's matrix is read once: it costs launches of its own."""
+ALIGNED = 64
+"""Floats: what is handed on starts at a multiple."""
 
 
 @device
@@ -157,7 +169,7 @@ def down_blend(
     tokens, count, n, k, experts, tile = _sizes(x, ids, weight, y)
     read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared": shared}
     disjoint({"y": y}, {**read, "shared_gate": shared_gate})
-    arguments = (
+    tensors = (
         bf16("x", x, (tokens * count, k)),
         i32("ids", ids, (tokens, count)),
         bf16("weight", weight, tuple(weight.shape)),
@@ -165,6 +177,19 @@ def down_blend(
         bf16("shared", shared, (tokens, n)),
         bf16("shared_gate", shared_gate, (tokens, 1)),
         bf16("y", y, (tokens, n)),
+    )
+    launches: list[object] = []
+    for part, (down,) in _parts(tokens, count, n, k, experts):
+        choices = slice(count * part.start, count * part.stop)
+        opened = {"shared": shared[part], "shared_gate": shared_gate[part]}
+        launches += (
+            expert_down(x=x[choices], ids=ids[part], weight=weight, y=down),
+            blend(rows=down, weights=weights[part], **opened, y=y[part]),
+        )
+    if launches:
+        return in_turn(*launches)
+    arguments = (
+        *tensors,
         experts,
         n,
         k,
@@ -194,10 +219,11 @@ def shared_down_blend(
     hidden].
     """
     tokens, count, n, k, experts, tile = _sizes(x, ids, weight, y)
-    counted = tokens * triton.cdiv(n, PART_TILE.n) <= COUNTERS
-    parted = counted and has_room(tokens * (count + 2) * n)
-    tile = PART_TILE if parted else tile
     inter, hidden = matrix("shared_x", shared_x)[1], matrix("gate_x", gate_x)[1]
+    part_tile = _part_tile(k, inter, hidden)
+    counted = tokens * triton.cdiv(n, part_tile.n) <= COUNTERS
+    parted = counted and has_room(tokens * (count + 2) * n)
+    tile = part_tile if parted else tile
     read = {"x": x, "ids": ids, "weight": weight, "weights": weights, "shared_x": shared_x}
     disjoint({"y": y}, {**read, "gate_x": gate_x, "shared_weight": shared_weight})
     tensors = (
@@ -211,6 +237,17 @@ def shared_down_blend(
         bf16("gate_weight", gate_weight, (1, hidden)),
         bf16("y", y, (tokens, n)),
     )
+    launches: list[object] = []
+    for part, (down, shared, gate) in _parts(tokens, count, n, k, experts, n, 1):
+        choices = slice(count * part.start, count * part.stop)
+        launches += (
+            expert_down(x=x[choices], ids=ids[part], weight=weight, y=down),
+            linear(x=shared_x[part], weight=shared_weight, bias=None, y=shared),
+            linear(x=gate_x[part], weight=gate_weight, bias=None, y=gate),
+            blend(rows=down, weights=weights[part], shared=shared, shared_gate=gate, y=y[part]),
+        )
+    if launches:
+        return in_turn(*launches)
     sizes = (
         experts,
         n,
@@ -230,6 +267,51 @@ def shared_down_blend(
         return bind(_parted_down_blend, grid, (*tensors, *own, *sizes), tile.warps, tile.stages)
     grid = (tokens, tiles)
     return bind(_shared_down_blend, grid, (*tensors, *sizes), tile.warps, tile.stages)
+
+
+def _parts(
+    tokens: int, count: int, n: int, k: int, experts: int, *widths: int
+) -> Iterator[tuple[slice, tuple[torch.Tensor, ...]]]:
+    """As many tokens at a time as there is room for; none at all where these are few.
+
+    With each part, scratch memory for what its launches hand on, behind the experts' lists: bf16
+    [tokens * count, n], then [tokens, width] each.
+    """
+
+    def needed(some: int) -> tuple[int, list[tuple[int, int]], list[int]]:
+        shapes = [(some * count, n), *((some, width) for width in widths)]
+        sizes = [_aligned(-(-rows * columns // 2)) for rows, columns in shapes]
+        return _aligned(Lists.of(some * count, experts, n, k).floats), shapes, sizes
+
+    most = tokens
+    while most >= GROUPED_FROM:
+        first, _, sizes = needed(most)
+        if has_room(first + sum(sizes)):
+            break
+        most = -(-most // 2)
+    if most < GROUPED_FROM:
+        return
+    for start in range(0, tokens, most):
+        stop = min(start + most, tokens)
+        first, shapes, sizes = needed(stop - start)
+        places = scratch(first + sum(sizes))[first : first + sum(sizes)].split(sizes)
+        yield (
+            slice(start, stop),
+            tuple(
+                place.view(torch.bfloat16)[: rows * columns].view(rows, columns)
+                for place, (rows, columns) in zip(places, shapes, strict=True)
+            ),
+        )
+
+
+def _aligned(floats: int) -> int:
+    return -(-floats // ALIGNED) * ALIGNED
+
+
+def _part_tile(*lengths: int) -> Tile:
+    """The tile of programs that go through one of these lengths each."""
+    whole, other = PART_TILES
+    return whole if all(length % whole.k == 0 for length in lengths) else other
 
 
 def _sizes(

@@ -1,8 +1,8 @@
 """Routed experts: each chosen row through its own expert's matrices.
 
 Numerics: the product of dot.py, one rounding to bf16; SiLU takes the rounded gate and up. Row r of
-rows * top_k is choice r % top_k of token r / top_k; a program takes one of them, so which rows
-share an expert changes no bits.
+rows * top_k is choice r % top_k of token r / top_k. Of few tokens a program takes one of them; of
+many (grouped.py), a tile of those that share an expert: tiles change no bits.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import triton.language as tl
 
 from .check import bf16, disjoint, i32, matrix
 from .dot import product, tile_columns, tile_rows
+from .grouped import Routed, bind_groups, pays
 from .jit import kernel
 from .launch import bind
 from .linear import two_products
@@ -91,12 +92,18 @@ def _bind(
     pairs = rows * top_k
     experts = expert_count(weight, (2 if silu else 1) * n, k)
     disjoint({"y": y}, {"x": x, "ids": ids, "weight": weight})
-    tile = tile_for(1, n, k, weights=2 if silu else 1)
-    arguments = (
+    tensors = (
         bf16("x", x, (pairs // shared, k)),
         i32("ids", ids, (rows, top_k)),
         bf16("weight", weight, tuple(weight.shape)),
         bf16("y", y, (pairs, n)),
+    )
+    routed = Routed(*tensors, experts, shared, silu)
+    if pays(routed):
+        return bind_groups(routed)
+    tile = tile_for(1, n, k, weights=2 if silu else 1)
+    arguments = (
+        *tensors,
         experts,
         n,
         k,

@@ -14,7 +14,7 @@ import triton
 
 from .check import DEVICE
 
-__all__ = ["Launch", "bind"]
+__all__ = ["Launch", "bind", "in_turn"]
 
 Grid = tuple[int, int, int]
 OPTIONS = {"enable_fp_fusion": False, "launch_pdl": True}
@@ -54,6 +54,24 @@ class _Interpreted:
 
     def __call__(self) -> None:
         self._kernel[self._grid](*self._arguments)
+
+
+class _InTurn:
+    """Several launches, one after another, as one: it is named by the last."""
+
+    __slots__ = ("_launches", "kernel")
+
+    def __init__(self, launches: tuple[Any, ...]):
+        self._launches, self.kernel = launches, launches[-1].kernel
+
+    def __call__(self) -> None:
+        for launch in self._launches:
+            launch()
+
+
+def in_turn(*launches: Any) -> Any:
+    """Bound launches as one that runs them in order."""
+    return _InTurn(launches)
 
 
 def bind(

@@ -104,12 +104,21 @@ def two_products(
     EVEN: tl.constexpr, SWAP: tl.constexpr,
 ):  # fmt: skip
     """`product` with w's first n rows and with its next n, in one pass over x."""
+    r = tile_rows(row, R, SWAP)
+    return two_products_of(x + r.to(tl.int64) * k, r < rows, w, column, n, k, R, N, K, EVEN, SWAP)
+
+
+@device
+def two_products_of(
+    x_rows, held, w, column, n, k, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    EVEN: tl.constexpr, SWAP: tl.constexpr,
+):  # fmt: skip
+    """`two_products` of the rows at `x_rows`, as `product_of`."""
     i = tl.arange(0, K)
     second = n.to(tl.int64) * k
     if SWAP:
-        r = (row + tl.arange(0, R))[None, :]
         c = tl.minimum(column + tl.arange(0, N), n - 1)[:, None]
-        x_at = x + r.to(tl.int64) * k + i[:, None]
+        x_at = x_rows + i[:, None]
         w_at = w + c.to(tl.int64) * k + i[None, :]
         one = tl.zeros((N, R), tl.float32)
         other = tl.zeros((N, R), tl.float32)
@@ -117,29 +126,28 @@ def two_products(
             if EVEN:
                 a = tl.load(w_at)
                 z = tl.load(w_at + second)
-                b = tl.load(x_at, mask=r < rows, other=0.0)
+                b = tl.load(x_at, mask=held, other=0.0)
             else:
                 a = tl.load(w_at, mask=(start + i)[None, :] < k, other=0.0)
                 z = tl.load(w_at + second, mask=(start + i)[None, :] < k, other=0.0)
-                b = tl.load(x_at, mask=(r < rows) & ((start + i)[:, None] < k), other=0.0)
+                b = tl.load(x_at, mask=held & ((start + i)[:, None] < k), other=0.0)
             one = tl.dot(a, b, one)
             other = tl.dot(z, b, other)
             x_at += K
             w_at += K
     else:
-        r = (row + tl.arange(0, R))[:, None]
         c = tl.minimum(column + tl.arange(0, N), n - 1)[None, :]
-        x_at = x + r.to(tl.int64) * k + i[None, :]
+        x_at = x_rows + i[None, :]
         w_at = w + c.to(tl.int64) * k + i[:, None]
         one = tl.zeros((R, N), tl.float32)
         other = tl.zeros((R, N), tl.float32)
         for start in range(0, k, K):
             if EVEN:
-                a = tl.load(x_at, mask=r < rows, other=0.0)
+                a = tl.load(x_at, mask=held, other=0.0)
                 b = tl.load(w_at)
                 z = tl.load(w_at + second)
             else:
-                a = tl.load(x_at, mask=(r < rows) & ((start + i)[None, :] < k), other=0.0)
+                a = tl.load(x_at, mask=held & ((start + i)[None, :] < k), other=0.0)
                 b = tl.load(w_at, mask=(start + i)[:, None] < k, other=0.0)
                 z = tl.load(w_at + second, mask=(start + i)[:, None] < k, other=0.0)
             one = tl.dot(a, b, one)

@@ -15,9 +15,10 @@ from triton.language.extra import cuda
 
 from .jit import device
 
-__all__ = ["enter", "release", "wait"]
+__all__ = ["ask", "enter", "release", "wait"]
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+LINE_BYTES = tl.constexpr(128)
 
 
 @device
@@ -39,3 +40,21 @@ def enter():
     """For a small kernel: the next one may start now, this one's work begins."""
     release()
     wait()
+
+
+@device
+def ask(weights, num_bytes, LANES: tl.constexpr):
+    """Ask for weights, which no launch writes, before the wait: into the L2 cache, no further."""
+    if not INTERPRETED:
+        begin = weights.to(tl.int64)
+        for start in range(0, num_bytes, LANES * LINE_BYTES):
+            at = start + tl.arange(0, LANES) * LINE_BYTES
+            # Past the end, the last line once more.
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+                "=r,l",
+                [begin + tl.minimum(at, num_bytes - 1)],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )

@@ -228,7 +228,9 @@ class Run(Frozen):
 
     device: Literal["auto", "cpu", "cuda"] = Field(description="the machine that executes")
     kernels: Place | None = Field(description="a folder with your own rules and kernels")
-    rule: str | None = Field(description="with pipeline=rule: the rule's id")
+    rule: str | None = Field(
+        description="with pipeline=rule: the rule's id, of the set that `device` executes"
+    )
     oracle: Literal["transformers"] | None = Field(description="an outside check of the reference")
     seed: Natural = Field(description="seed of synthetic weights")
     keep_logits: Natural = Field(description="bytes of reference logits to keep")

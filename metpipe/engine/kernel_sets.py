@@ -123,7 +123,8 @@ def _refuse_other_hardware(theirs: KernelSet, builtin: KernelSet) -> None:
             raise ConfigError(
                 f"{theirs.folder / 'HARDWARE.toml'}: {key} states {min(map(str, beyond))}, which "
                 f"the set that executes does not ({builtin.folder}); a folder adds rules and "
-                "kernels to that set, so leave it out or correct it"
+                "kernels to that set, so choose the set it is for (device=cpu or cuda), leave it "
+                "out or correct it"
             )
 
 

@@ -27,12 +27,14 @@ from metpipe.engine.model import Model
 from metpipe.engine.pool_sizes import PoolSizes
 from metpipe.engine.pools import SequencePool
 from metpipe.engine.runners import LEGACY_FAMILIES
+from metpipe.engine.scratch import reserve_scratch, scratch_bytes
 from metpipe.engine.step_inputs import step_bytes, table_columns
 from metpipe.engine.weights import load_weights, weight_shapes
 from metpipe.errors import ConfigError
 from metpipe.resources import kernels_dir
 
 __all__ = [
+    "check_environment",
     "check_executed",
     "check_room",
     "circuit_of",
@@ -75,7 +77,7 @@ def check_executed(checkpoint: Checkpoint, circuit: Circuit, sets: KernelSets) -
             misshapen, or the process is not as the kernel set needs it.
     """
     _refuse_unexecuted(circuit, checkpoint.source)
-    _check_environment(sets)
+    check_environment(sets)
     shapes = weight_shapes(circuit, checkpoint.tensors)
     _refuse_unread_biases(check_tensors(checkpoint, shapes), shapes, checkpoint.source)
 
@@ -92,7 +94,7 @@ def _bytes_of_pools(
 ) -> int:
     needed = required_memory(weight_shapes(circuit, checkpoint.tensors))
     needed += pool_bytes(circuit, pool_shapes(circuit, sizes))
-    return needed + _scratch_bytes(circuit, sets, sizes)
+    return needed + scratch_bytes(circuit, sets.builtin, sizes.max_seq_len)
 
 
 def _bytes_of_max_seq_len(circuit: Circuit, sizes: PoolSizes) -> int:
@@ -135,7 +137,11 @@ def open_model(
     check_executed(checkpoint, circuit, sets)
     check_room(checkpoint, circuit, sets, sizes)
     allocator = Allocator(sets.device)
-    _reserve_scratch(circuit, sets, sizes, allocator)
+
+    def take_scratch(num_bytes: int) -> torch.Tensor:
+        return allocator.take("workspace", "parts", (num_bytes,), torch.uint8)
+
+    reserve_scratch(circuit, sets.builtin, sizes.max_seq_len, take_scratch)
     return Model(
         name=checkpoint.name,
         config=checkpoint.config,
@@ -152,39 +158,16 @@ def open_model(
     )
 
 
-def _check_environment(sets: KernelSets) -> None:
-    """What the set asks of the process, before anything is loaded."""
+def check_environment(sets: KernelSets) -> None:
+    """What the set asks of the process, before anything is loaded.
+
+    Raises:
+        ConfigError: the process is not so.
+    """
     try:
         sets.builtin.functions["environment.check_environment"]()
     except RuntimeError as error:
         raise ConfigError(f"{sets.builtin.folder}: {error}") from error
-
-
-def _scratch_bytes(circuit: Circuit, sets: KernelSets, sizes: PoolSizes) -> int:
-    """Scratch memory of the set's attention, beside its counters; 0 where it has none."""
-    needed = sets.builtin.functions.get("attention.scratch_bytes")
-    if needed is None:
-        return 0
-    dims = circuit.dims
-    found: int = needed(
-        q_heads=dims["q_heads"],
-        kv_heads=dims["kv_heads"],
-        head_dim=dims["head_dim"],
-        max_seq_len=sizes.max_seq_len,
-    )
-    return found
-
-
-def _reserve_scratch(
-    circuit: Circuit, sets: KernelSets, sizes: PoolSizes, allocator: Allocator
-) -> None:
-    """Take the set's scratch memory before anything is bound to it."""
-
-    def take(num_bytes: int) -> torch.Tensor:
-        return allocator.take("workspace", "parts", (num_bytes,), torch.uint8)
-
-    if needed := _scratch_bytes(circuit, sets, sizes):
-        sets.builtin.functions["workspace.reserve"](needed, take)
 
 
 def _refuse_unexecuted(circuit: Circuit, source: str) -> None:

@@ -50,7 +50,7 @@ def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = Non
     """
     if run.oracle is not None and run.pipeline.diff:
         require_oracle()
-    sets = open_kernel_sets(_device_of(run), run.kernels, strict=run.hardware.strict)
+    sets = open_kernel_sets(run.device, run.kernels, strict=run.hardware.strict)
     live = Live(_as_executed(run, sets), sets)
     stages = _checked_stages(live)
     facts = _facts(live)
@@ -112,22 +112,6 @@ def _reported(
     _raise_first(failures, ConfigError)
     _raise_first(failures, Exception)
     return outcome
-
-
-def _device_of(run: Run) -> str:
-    """The microtest runs on the CPU set alone.
-
-    Raises:
-        ConfigError: it is asked for on a GPU.
-    """
-    if not run.pipeline.rule:
-        return run.device
-    if run.device == "cuda":
-        raise ConfigError(
-            "device=cuda: pipeline=rule judges rules of the CPU set in this version; leave device "
-            "out (a GPU rule is judged by the diff: variant=circuit device=cuda)"
-        )
-    return "cpu"
 
 
 def _as_executed(run: Run, sets: KernelSets) -> Run:

@@ -20,7 +20,7 @@ from metpipe.engine.microtest import (
     refuse_nowhere,
     time_both,
 )
-from metpipe.engine.opening import circuit_of
+from metpipe.engine.opening import check_environment, circuit_of
 from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
 from metpipe.report.rule_section import RuleSection
@@ -66,8 +66,9 @@ def judge_rule(
     """Try a rule everywhere it applies, then time it.
 
     Raises:
-        ConfigError: see `run_rule`.
+        ConfigError: see `run_rule`, or the process is not as the set needs it.
     """
+    check_environment(sets)
     candidate = candidate_of(sets, rule_id)
     configs = dict(AWKWARD) | ({OF_THE_MODEL: model_config} if model_config else {})
     circuits = {name: circuit_of(config, name) for name, config in configs.items()}

@@ -64,6 +64,11 @@ def test_a_wrong_line(refused, line, parts):
             ["device=cuda: torch sees no NVIDIA GPU", "use device=cpu", "'device=cuda'"],
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
         ),
+        pytest.param(
+            ["pipeline=rule", "rule=linear", "device=cuda"],
+            ["device=cuda: torch sees no NVIDIA GPU", "use device=cpu"],
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
         (["serve.kv_cache_dtype=fp8"], ["not executed", "leave it at bf16", "pipeline=memory"]),
         (["serve.speculative=true"], ["serve.speculative=true is not executed", "at false"]),
         (

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from metpipe.circuit import Plan
+from metpipe.engine.gpu import wait
 from metpipe.engine.microtest.candidate import Candidate, Kernels
 from metpipe.engine.microtest.filling import Start, starting_values
 from metpipe.engine.microtest.guarded import Guarded, count_unequal, fill
@@ -21,6 +24,7 @@ from metpipe.engine.microtest.places import Place
 from metpipe.engine.microtest.step_layout import lay_out
 from metpipe.engine.microtest.trial import Trial, pair_of
 from metpipe.engine.program import Launch, compile_program
+from metpipe.engine.scratch import reserve_scratch
 from metpipe.engine.torch_threads import torch_threads
 from metpipe.errors import ConfigError
 
@@ -33,11 +37,13 @@ class Side:
 
     memory: Memory
     launches: tuple[Launch, ...]
+    device: torch.device
 
     def run(self) -> None:
-        """Launch one after the other: small kernels then wake no threads."""
+        """Launch one after the other (small kernels then wake no threads), until all is done."""
         for launch in self.launches:
             launch()
+        wait(self.device)
 
 
 class Bench:
@@ -50,17 +56,19 @@ class Bench:
             ConfigError: a kernel of the rule refuses its arguments, or does not compile.
         """
         self.candidate, self.place, self._seed = candidate, place, seed
+        self._device = candidate.device
         vocab_size = place.circuit.dims["vocab"]
         block_size = candidate.builtin.hardware.block_size
         self._layout = lay_out(place.mode, place.rows, block_size, vocab_size)
-        self._shared: dict[str, Guarded] = dict(shared_memory(place, self._layout))
+        self._shared: dict[str, Guarded] = dict(shared_memory(place, self._layout, self._device))
+        self._reserve()
         self.chain = self._side(place.chain, candidate.builtin.functions)
         try:
             self.rule = self._side(place.fused, candidate.kernels)
         except ConfigError:
             raise
         except Exception as error:  # a user's kernel may raise anything, a compiler's error too
-            raise self._failure("could not be bound", error) from error
+            raise self.failure("could not be bound", error) from error
 
     def trial(self, kind: str) -> Trial:
         """Fill everything with values of a kind, run both sides, then the rule once more.
@@ -86,7 +94,7 @@ class Bench:
     def fill(self, kind: str) -> Start:
         """Write values of a kind into weights, inputs and pools, and marks into outputs."""
         with torch_threads(1):
-            start = starting_values(
+            drawn = starting_values(
                 self.place,
                 self._layout,
                 kind,
@@ -94,6 +102,7 @@ class Bench:
                 own=self.chain.memory,
                 shared=self._shared,
             )
+            start = {label: values.to(self._device) for label, values in drawn.items()}
             for label, buffer in self._shared.items():
                 buffer.tensor.copy_(start[label])
             for side in (self.chain, self.rule):
@@ -115,16 +124,27 @@ class Bench:
         yield from self._shared.items()
 
     def _side(self, plan: Plan, kernels: Kernels) -> Side:
-        memory = side_memory(self.place, plan, self._layout)
+        memory = side_memory(self.place, plan, self._layout, self._device)
         sources = argument_sources(self.place, self._layout, memory, self._shared)
-        return Side(memory, compile_program(plan, self.place.rows, sources, kernels).launches)
+        launches = compile_program(plan, self.place.rows, sources, kernels).launches
+        return Side(memory, launches, self._device)
+
+    def _reserve(self) -> None:
+        """The set's scratch memory, as an engine of this circuit would take it."""
+
+        def take(num_bytes: int) -> torch.Tensor:
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+
+        reserve_scratch(self.place.circuit, self.candidate.builtin, self._layout.most_tokens, take)
 
     def _refill(self, side: Side, start: Start) -> None:
+        """A kernel may read weights and pools before the launch before it has finished: wait."""
         for label, buffer in side.memory.items():
             if label in start:
                 buffer.tensor.copy_(start[label])
             else:
                 fill(buffer.tensor)
+        wait(self._device)
 
     def _moved(self, start: Start) -> Iterator[tuple[str, int]]:
         """What the rule's kernels changed beside their outputs; it is put back."""
@@ -141,9 +161,10 @@ class Bench:
         try:
             self.rule.run()
         except Exception as error:  # a kernel may be plain Python
-            raise self._failure("raised when it was launched", error) from error
+            raise self.failure("raised when it was launched", error) from error
 
-    def _failure(self, what: str, error: Exception) -> ConfigError:
+    def failure(self, what: str, error: Exception) -> ConfigError:
+        """What a kernel of the rule did wrong, and where."""
         rule = self.candidate.rule
         names = " or ".join(kernel.name for kernel in rule.kernels)
         line = str(error).strip().partition("\n")[0]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+import torch
+
 from metpipe.circuit import Rule, RuleSet, Select, Situation, UnknownRule
 from metpipe.engine.kernel_set import KernelSet
 from metpipe.engine.kernel_sets import KernelSets
@@ -27,6 +29,11 @@ class Candidate:
     kernels: Kernels
     builtin: KernelSet
     is_builtin: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where both sides compute."""
+        return torch.device(self.builtin.hardware.kind)
 
     @property
     def is_definition(self) -> bool:

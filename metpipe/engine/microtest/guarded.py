@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 __all__ = ["FILL_BITS", "Guarded", "count_unequal", "fill", "is_fill"]
 
-Bytes = npt.NDArray[np.uint8]
 ALIGNMENT = 256
 """As an arena places edges."""
 GUARD_BYTES = 1024
@@ -23,19 +20,18 @@ class Guarded:
     """A contiguous tensor inside a larger one; the bytes around it hold a fixed pattern."""
 
     tensor: torch.Tensor
-    _around: tuple[Bytes, Bytes]
-    _pattern: Bytes
+    _around: tuple[torch.Tensor, torch.Tensor]
+    _pattern: torch.Tensor
 
     @classmethod
-    def allocate(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Guarded:
+    def allocate(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Guarded:
         """Uninitialised; each guard is at least as long as a row."""
         size = torch.Size(shape).numel() * dtype.itemsize
         guard = -(-max(GUARD_BYTES, size // max(shape[0], 1)) // ALIGNMENT) * ALIGNMENT
-        whole = torch.empty(ALIGNMENT + 2 * guard + size, dtype=torch.uint8)
+        whole = torch.empty(ALIGNMENT + 2 * guard + size, dtype=torch.uint8, device=device)
         start = -whole.data_ptr() % ALIGNMENT + guard
-        memory = whole.numpy()
-        around = (memory[start - guard : start], memory[start + size : start + size + guard])
-        pattern = ((np.arange(guard) * 73 + 41) % 251).astype(np.uint8)
+        around = (whole[start - guard : start], whole[start + size : start + size + guard])
+        pattern = ((torch.arange(guard) * 73 + 41) % 251).to(torch.uint8).to(device)
         made = cls(whole[start : start + size].view(dtype).view(shape), around, pattern)
         made.restore()
         return made
@@ -43,7 +39,7 @@ class Guarded:
     def restore(self) -> None:
         """Write the pattern around the tensor again."""
         for side in self._around:
-            side[:] = self._pattern
+            side.copy_(self._pattern)
 
     def trespass(self) -> int:
         """Bytes around the tensor that were changed."""
@@ -51,14 +47,17 @@ class Guarded:
 
 
 def count_unequal(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Bytes that differ between two contiguous tensors of one size."""
-    ours, theirs = (tensor.reshape(-1).view(torch.uint8).numpy() for tensor in (a, b))
+    """Bytes that differ between two contiguous tensors of one size, on one device."""
+    ours, theirs = (tensor.reshape(-1).view(torch.uint8) for tensor in (a, b))
     return _count(ours, theirs)
 
 
-def _count(ours: Bytes, theirs: Bytes) -> int:
-    # Nearly always 0, which NumPy says sooner than it counts, and it wakes no threads.
-    return 0 if bool((ours == theirs).all()) else int((ours != theirs).sum())
+def _count(ours: torch.Tensor, theirs: torch.Tensor) -> int:
+    if ours.device.type == "cpu":
+        # Nearly always 0, which NumPy says sooner than it counts, and it wakes no threads.
+        mine, other = ours.numpy(), theirs.numpy()
+        return 0 if bool((mine == other).all()) else int((mine != other).sum())
+    return int((ours != theirs).sum())
 
 
 def fill(tensor: torch.Tensor) -> None:

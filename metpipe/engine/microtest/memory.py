@@ -48,13 +48,15 @@ def tensor_label(name: str) -> str:
     return f"tensor {name}"
 
 
-def side_memory(place: Place, plan: Plan, layout: StepLayout) -> dict[str, Guarded]:
+def side_memory(
+    place: Place, plan: Plan, layout: StepLayout, device: torch.device
+) -> dict[str, Guarded]:
     """One side's edges, as many as its plan stores, and its pools."""
     circuit = place.circuit
     made = [edge for node in place.nodes for edge in node.outputs if edge in plan.materialized]
     memory = {
         edge: Guarded.allocate(
-            (place.rows_of(edge), circuit.edges[edge].dim), DTYPES[plan.stored[edge]]
+            (place.rows_of(edge), circuit.edges[edge].dim), DTYPES[plan.stored[edge]], device
         )
         for edge in (*place.inputs, *made)
     }
@@ -62,27 +64,29 @@ def side_memory(place: Place, plan: Plan, layout: StepLayout) -> dict[str, Guard
     for state in place.states:
         elements = circuit.states[state].elements
         if circuit.states[state].kind == "recurrent":
-            pool = Guarded.allocate((layout.num_slots, elements), torch.float32)
+            pool = Guarded.allocate((layout.num_slots, elements), torch.float32, device)
         else:
-            pool = Guarded.allocate((pool_rows, elements), torch.bfloat16)
+            pool = Guarded.allocate((pool_rows, elements), torch.bfloat16, device)
         memory[state_label(state)] = pool
     for state in place.kept_states:
         shape = (layout.num_snapshots, circuit.states[state].elements)
-        memory[snapshots_label(state)] = Guarded.allocate(shape, torch.float32)
+        memory[snapshots_label(state)] = Guarded.allocate(shape, torch.float32, device)
     return memory
 
 
-def shared_memory(place: Place, layout: StepLayout) -> Iterator[tuple[str, Guarded]]:
+def shared_memory(
+    place: Place, layout: StepLayout, device: torch.device
+) -> Iterator[tuple[str, Guarded]]:
     """Weights, rope tables and the step's inputs; the weights are not filled yet."""
     for name, tensor in layout.tensors.items():
-        yield f"step.{name}", _guarded_copy(tensor)
+        yield f"step.{name}", _guarded_copy(tensor, device)
     for node in place.nodes:
-        yield from _weights(place, node)
+        yield from _weights(place, node, device)
         if "rope" in node.params:
             spec = rope_spec(json.loads(node.params["rope"]), int(node.params["rotary_dim"]))
             tables = rope_tables(spec, layout.max_position + 2)
             for label, table in zip(("cos", "sin"), tables, strict=True):
-                yield f"{label} of {node.id}", _guarded_copy(torch.from_numpy(table))
+                yield f"{label} of {node.id}", _guarded_copy(torch.from_numpy(table), device)
 
 
 def argument_sources(
@@ -108,18 +112,19 @@ def argument_sources(
     )
 
 
-def _weights(place: Place, node: Node) -> Iterator[tuple[str, Guarded]]:
+def _weights(place: Place, node: Node, device: torch.device) -> Iterator[tuple[str, Guarded]]:
     """The rows of all bound modules, one after another, as the engine stacks them."""
     found = bound_tensors(place.circuit, node)
     if found.weight:
-        yield f"weight of {node.id}", Guarded.allocate(found.weight_shape, torch.bfloat16)
+        weight = Guarded.allocate(found.weight_shape, torch.bfloat16, device)
+        yield f"weight of {node.id}", weight
     if found.bias:
-        yield f"bias of {node.id}", Guarded.allocate(found.bias_shape, torch.bfloat16)
+        yield f"bias of {node.id}", Guarded.allocate(found.bias_shape, torch.bfloat16, device)
     for name, shape in found.small.items():
-        yield tensor_label(name), Guarded.allocate(shape, torch.bfloat16)
+        yield tensor_label(name), Guarded.allocate(shape, torch.bfloat16, device)
 
 
-def _guarded_copy(tensor: torch.Tensor) -> Guarded:
-    buffer = Guarded.allocate(tuple(tensor.shape), tensor.dtype)
+def _guarded_copy(tensor: torch.Tensor, device: torch.device) -> Guarded:
+    buffer = Guarded.allocate(tuple(tensor.shape), tensor.dtype, device)
     buffer.tensor.copy_(tensor)
     return buffer

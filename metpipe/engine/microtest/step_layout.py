@@ -38,6 +38,11 @@ class StepLayout:
     """bool [pool rows]: the step's own tokens"""
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens that a row of the block table has room for."""
+        return self.tensors["block_table"].shape[1] * self.block_size
+
+    @property
     def max_position(self) -> int:
         """The highest position of a row."""
         return int(self.tensors["positions"].max())

@@ -166,3 +166,34 @@ def test_a_step_of_the_sets_launches_and_plain_ones_keeps_its_order(sets):
         z.zero_()
         step()
         assert z.tolist() == [[6.0] * 32]
+
+
+def test_a_set_is_given_the_scratch_memory_that_an_engine_would_give(sets, circuits):
+    """Before a kernel is bound: one that finds no room may take another way."""
+    asked, given = [], []
+
+    def needed(**sizes):
+        asked.append(sizes)
+        return 4096
+
+    def kernel(*, stream, delta, y):
+        assert len(given) == 1
+        return lambda: right(stream, delta, y)
+
+    functions = {
+        **sets.builtin.functions,
+        "attention.scratch_bytes": needed,
+        "workspace.reserve": lambda size, take: given.append(take(size)),
+    }
+    candidate = candidate_of(sets, "residual_add")
+    builtin = dataclasses.replace(candidate.builtin, functions=functions)
+    kernels = {**candidate.kernels, KERNEL: kernel}
+    candidate = dataclasses.replace(candidate, builtin=builtin, kernels=kernels)
+    place = find_places(candidate, {"plain": circuits["plain"]})[0]
+    Bench(candidate, place)
+    dims = circuits["plain"].dims
+    assert {name: asked[0][name] for name in ("q_heads", "kv_heads", "head_dim")} == {
+        name: dims[name] for name in ("q_heads", "kv_heads", "head_dim")
+    }
+    assert asked[0]["max_seq_len"] >= 1
+    assert (given[0].dtype, given[0].nbytes) == (torch.uint8, 4096)

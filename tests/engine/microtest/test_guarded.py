@@ -7,6 +7,8 @@ import torch
 
 from metpipe.engine.microtest.guarded import FILL_BITS, Guarded, count_unequal, fill, is_fill
 
+CPU = torch.device("cpu")
+
 
 def around(buffer: Guarded, offset: int) -> torch.Tensor:
     """A view of the row that lies `offset` elements from the buffer's start."""
@@ -16,7 +18,7 @@ def around(buffer: Guarded, offset: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 71), (17, 1536), (24,)])
 def test_a_buffer_is_aligned_as_an_arena_and_has_its_guards(shape):
-    buffer = Guarded.allocate(shape, torch.bfloat16)
+    buffer = Guarded.allocate(shape, torch.bfloat16, CPU)
     assert buffer.tensor.shape == shape
     assert buffer.tensor.is_contiguous()
     assert buffer.tensor.data_ptr() % 256 == 0
@@ -25,7 +27,7 @@ def test_a_buffer_is_aligned_as_an_arena_and_has_its_guards(shape):
 
 
 def test_a_row_too_many_is_counted_and_can_be_put_back():
-    buffer = Guarded.allocate((3, 1536), torch.bfloat16)
+    buffer = Guarded.allocate((3, 1536), torch.bfloat16, CPU)
     around(buffer, 3 * 1536).fill_(1.0)
     assert buffer.trespass() > 3000
     buffer.restore()
@@ -33,7 +35,7 @@ def test_a_row_too_many_is_counted_and_can_be_put_back():
 
 
 def test_one_element_before_the_start_is_counted():
-    buffer = Guarded.allocate((2, 8), torch.bfloat16)
+    buffer = Guarded.allocate((2, 8), torch.bfloat16, CPU)
     around(buffer, -8)[-1] = -7.0
     assert 1 <= buffer.trespass() <= 2
 

@@ -88,7 +88,35 @@ def test_linear_gates(gpu, kind, rows, k, heads):
     assert same(fused["beta"], alone["beta"])
 
 
-EXPERTS = [(1, 4, 2, 128, 64), (5, 7, 3, 60, 22), (17, 16, 8, 256, 512)]
+ROUTERS = [
+    (1, 256, 8, 2048), (16, 128, 4, 512), (5, 7, 3, 60), (3, 1000, 10, 72), (2, 1, 1, 33),
+    (40, 33, 2, 96),
+]  # fmt: skip
+"""Rows, experts, choices, hidden."""
+
+
+@pytest.mark.parametrize("kind", tuple(CLASSES))
+@pytest.mark.parametrize(("rows", "experts", "count", "k"), ROUTERS)
+def test_router_top_k(gpu, kind, rows, experts, count, k):
+    """Twice: the tiles' counters are zero again after a launch."""
+    x, weight = make(kind, 1, rows, k), make("normal", 2, experts, k)
+
+    def outputs() -> dict[str, Out]:
+        return {"weights": Out(rows, count, dtype=F32), "ids": Out(rows, count, dtype=I32)}
+
+    logits = launched(
+        gpu.functions["linear.linear"], {"y": Out(rows, experts)}, x=x, weight=weight, bias=None
+    )["y"]
+    alone = launched(gpu.functions["router.top_k"], outputs(), logits=logits, count=count)
+    given = {"x": x, "weight": weight, "count": count}
+    for _ in range(2):
+        fused = launched(gpu.functions["router.router_top_k"], outputs(), **given)
+        assert same(fused["weights"], alone["weights"])
+        assert same(fused["ids"], alone["ids"])
+    assert all(len(set(row)) == count for row in fused["ids"].tolist())
+
+
+EXPERTS = [(1, 4, 2, 128, 64), (5, 7, 3, 60, 22), (17, 16, 8, 256, 512), (67, 7, 3, 60, 22)]
 """Rows, experts, choices, hidden, inter."""
 
 
@@ -118,9 +146,13 @@ def test_expert_gate_up_silu(gpu, kind, rows, experts, count, k, inter):
 
 
 @pytest.mark.parametrize("kind", ("normal", "cancelling", "mixed_exponents", "signed_zeros"))
+@pytest.mark.parametrize(("wider", "room"), [(2, 1 << 22), (256, 1 << 22), (2, 24 << 10)])
 @pytest.mark.parametrize(("rows", "experts", "count", "dim", "k"), EXPERTS)
-def test_down_blend(gpu, kind, rows, experts, count, dim, k):
-    """Both fusions: with the shared expert's products given, and with them computed."""
+def test_down_blend(gpu, kind, rows, experts, count, dim, k, wider, room):
+    """Both fusions: with the shared expert's products given, and with them computed.
+
+    Little room leaves no parts to few tokens, and takes many in two.
+    """
     x, weight = make(kind, 1, rows * count, k), make("normal", 2, experts, dim, k)
     shared = {
         "x": x,
@@ -128,8 +160,11 @@ def test_down_blend(gpu, kind, rows, experts, count, dim, k):
         "weight": weight,
     }
     weights = torch.rand(rows, count, generator=torch.Generator().manual_seed(3))
-    shared_x, gate_x = make(kind, 4, rows, k + 2), make("normal", 5, rows, dim)
-    shared_weight, gate_weight = make("normal", 6, dim, k + 2), make("normal", 7, 1, dim)
+    gpu.functions["workspace.reserve"](
+        room, lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
+    )
+    shared_x, gate_x = make(kind, 4, rows, k + wider), make("normal", 5, rows, dim)
+    shared_weight, gate_weight = make("normal", 6, dim, k + wider), make("normal", 7, 1, dim)
     out = {"y": Out(rows * count, dim)}
     down = launched(gpu.functions["experts.expert_down"], out, **shared)["y"]
     beside = {

@@ -15,9 +15,10 @@ FOLDER = Path(__file__).resolve().parents[3] / "kernels" / "hopper"
 CPU = FOLDER.parent / "cpu"
 RULES = parse_fusions((FOLDER / "FUSIONS.toml").read_text(), "FUSIONS.toml").rules
 CPU_RULES = parse_fusions((CPU / "FUSIONS.toml").read_text(), "FUSIONS.toml").rules
-ONLY_CPU, ONLY_HERE = {"router_top_k"}, {
+ONLY_HERE = {
     "norm_rope_attend", "add_norm_qkv", "add_norm_gate_up_silu",
 }  # fmt: skip
+OF_FEW_ROWS = {"router_top_k"}
 
 
 def functions(folder: Path) -> dict[str, set[str]]:
@@ -40,14 +41,15 @@ def test_args_name_the_kernels_parameters_exactly(rule):
         assert rule.id in ONLY_HERE or DEFINED[kernel.name] == OF_CPU[kernel.name]
 
 
-def test_it_has_the_cpu_set_s_rules_but_those_left_out():
-    assert set(CPU_RULES) - set(RULES) == ONLY_CPU
+def test_it_has_the_cpu_set_s_rules():
+    assert set(CPU_RULES) <= set(RULES)
     assert set(RULES) - set(CPU_RULES) == ONLY_HERE
     for name, rule in RULES.items():
         if name in ONLY_HERE:
             continue
         other = CPU_RULES[name]
-        assert (rule.pattern, rule.modes, rule.rows) == (other.pattern, other.modes, other.rows)
+        assert (rule.pattern, rule.modes) == (other.pattern, other.modes)
+        assert rule.rows == other.rows or name in OF_FEW_ROWS
         assert rule.numerics.kind == other.numerics.kind
 
 
