@@ -79,10 +79,16 @@ def _near(choice: str, choices: Sequence[str]) -> Sequence[str]:
     return begun or get_close_matches(choice, choices, n=1)
 
 
+FACTS = ("hardware.memory_bytes", "hardware.sm_count")
+"""Keys that no choice has and that may be added to one."""
+
+
 def _unknown_key(match: re.Match[str], typed: Typed) -> str:
     key = match["key"]
     near = nearest_key(key)
     hint = f"did you mean {near}?" if near else "metpipe --help lists the keys"
+    if key in FACTS:
+        hint = f"a fact in place of the registry's is added with a plus: +{key}=N"
     return f"{key}: there is no such key\n    set by {typed.source(key)}\n    {hint}"
 
 

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from metpipe.beside_boot import refuse_beside_a_boot
 from metpipe.errors import ConfigError
 from metpipe.resources import conf_dir
 
@@ -57,37 +58,40 @@ def expand(argv: Sequence[str]) -> Expanded:
 
     Raises:
         ConfigError: a file that is missing or broken, a key that it may not hold, or a `model`
-            other than the recipe's, typed or of another file.
+            other than the recipe's, typed or of another file; what a boot stands for beside it.
     """
-    expanded: list[str] = []
+    said: list[tuple[str, str]] = []
     origins: dict[str, str] = {}
-    rerun: Path | None = None
     for arg in argv:
-        match arg.split("=", 1):
-            case ["recipe", _]:
-                lines = _recipe(_place(arg), [other for other in argv if other != arg])
-                _refuse_two_models(lines, arg, expanded, origins)
-                expanded += lines
-                origins |= dict.fromkeys(lines, arg)
-            case ["rerun", _]:
-                rerun = _place(arg)
-                lines = _rerun(rerun)
-                _refuse_two_models(lines, arg, expanded, origins)
-                expanded += lines
-                origins |= dict.fromkeys(lines, arg)
-            case ["ledger.boot", path] if path != "null":
-                lines = [*_boot(_place(arg), arg, argv), arg]
-                _refuse_two_models(lines, arg, expanded, origins)
-                expanded += lines
-                origins |= dict.fromkeys(lines[:-1], arg)
-            case [flag] if flag in FLAGS:
-                expanded.append(FLAGS[flag])
-                origins[FLAGS[flag]] = flag
-            case ["hardware", choice]:
-                expanded.append(f"hardware={_underscored(choice)}")
-            case _:
-                expanded.append(arg)
-    return Expanded(expanded, rerun, origins)
+        lines = _lines(arg, argv)
+        if _stands_for_a_model(arg):
+            _refuse_two_models(lines, arg, [line for line, _ in said], origins)
+        if _stands_for_a_model(arg) or arg in FLAGS:
+            origins |= dict.fromkeys((line for line in lines if line != arg), arg)
+        said += ((line, arg) for line in lines)
+    refuse_beside_a_boot(said)
+    reruns = [_place(arg) for arg in argv if arg.startswith("rerun=")]
+    return Expanded([line for line, _ in said], reruns[-1] if reruns else None, origins)
+
+
+def _stands_for_a_model(arg: str) -> bool:
+    return arg.partition("=")[0] in ("recipe", "rerun", "ledger.boot")
+
+
+def _lines(arg: str, argv: Sequence[str]) -> list[str]:
+    """The overrides that an argument stands for; a boot's file stands behind its own."""
+    match arg.split("=", 1):
+        case ["recipe", _]:
+            return _recipe(_place(arg), [other for other in argv if other != arg])
+        case ["rerun", _]:
+            return _rerun(_place(arg))
+        case ["ledger.boot", path] if path != "null":
+            return [*_boot(_place(arg), arg, argv), arg]
+        case [flag] if flag in FLAGS:
+            return [FLAGS[flag]]
+        case ["hardware", choice]:
+            return [f"hardware={_underscored(choice)}"]
+    return [arg]
 
 
 def _place(arg: str) -> Path:
@@ -131,7 +135,8 @@ def _boot(path: Path, said: str, argv: Sequence[str]) -> list[str]:
         f"hardware={_underscored(boot.hardware)}",
         "memory.accounting=met",
         f"memory.met_version={boot.version}",
-        *(f"serve.{flag}={_value(value, said)}" for flag, value in boot.serve.items()),
+        *(_flag(flag, value, said) for flag, value in boot.serve.items()),
+        *(["slots=auto"] if boot.slots_follow else []),
     ]
     _refuse_another_model(lines, argv, said)
     return lines
@@ -252,8 +257,15 @@ def _from_yaml(recipe: Any, said: str, others: Sequence[str]) -> list[str]:
             raise ConfigError(
                 f"{said}: defaults.{name} is no serve flag that metpipe knows; there are {listed}"
             )
-        lines.append(f"serve.{flag}={_value(value, said)}")
+        lines.append(_flag(flag, value, said))
     return lines
+
+
+def _flag(flag: str, value: object, said: str) -> str:
+    """A serve flag as it is typed; a batch that the engine counts itself is slots that follow."""
+    if (flag, value) == ("max_batch_size", "auto"):
+        return "slots=auto"
+    return f"serve.{flag}={_value(value, said)}"
 
 
 def _serve_flags() -> frozenset[str]:

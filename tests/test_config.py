@@ -175,7 +175,13 @@ def test_slots_auto_is_the_concurrency():
 
 
 def test_what_ifs_are_counted_by_the_accounting_that_knows_them():
-    run = run_of("memory.accounting=met", "tree_nodes=3", "capture_rows=5", "prompt_lookup=true")
+    run = run_of(
+        "memory.accounting=met",
+        "serve.speculative=true",
+        "tree_nodes=3",
+        "capture_rows=5",
+        "prompt_lookup=true",
+    )
     assert (run.tree_nodes, run.capture_rows, run.prompt_lookup) == (3, 5, True)
     assert run_of().slots is None
 

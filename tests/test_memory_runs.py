@@ -98,6 +98,19 @@ def test_a_change_that_is_offered_is_true_when_it_is_made(index):
     assert changed["totals"]["headroom_low"] == fix["headroom_low"]
 
 
+def test_another_device_is_taken_with_its_own_facts():
+    """Those that were typed for the first one would be laid over it as well."""
+    asked = ("model=qwen3_8b", "hardware=l4", "+hardware.memory_bytes=9000000000")
+    memory = planned(*asked, "+hardware.sm_count=9")
+    (fix,) = (fix for fix in memory["fixes"] if fix["override"].startswith("hardware="))
+    device, *undone = fix["override"].split()
+    assert undone == ["hardware.memory_bytes=null", "hardware.sm_count=null"]
+    changed = planned(*asked, "+hardware.sm_count=9", *fix["override"].split())
+    assert changed["header"]["device"] == device.partition("=")[2].replace("_", "-")
+    assert changed["totals"]["headroom_low"] == fix["headroom_low"]
+    assert changed["totals"]["answer"] == fix["answer"] != memory["totals"]["answer"]
+
+
 def test_speculation_is_left_out_by_all_that_must_be_typed():
     """The drafts that were given are read by nobody once the serve does not speculate."""
     asked = ("model=qwen3_6_35b_a3b", "hardware=h200_sxm", "slots=64")

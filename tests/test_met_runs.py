@@ -57,8 +57,7 @@ def test_other_flags_than_the_boots_are_refused(tmp_path):
     boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
     run = metpipe("pipeline=ledger", boot, "serve.num_drafts=2", cwd=tmp_path)
     assert run.returncode == 2
-    assert "serve.num_drafts: is 2" in run.stderr
-    assert "was booted with 1" in run.stderr
+    assert f"serve.num_drafts=2: {boot} stands for the model" in run.stderr
 
 
 def test_a_boot_needs_the_ledger_and_its_own_accounting():
@@ -143,6 +142,43 @@ def test_every_change_that_is_printed_composes_and_fits(asked, offered):
         assert totals["headroom_low"] == fix["headroom_low"], fix
 
 
+def test_both_proposers_are_left_out_where_leaving_out_one_is_not_enough():
+    """Of one slot: with more, the decode ring of a serve that does not speculate weighs more."""
+    line = ("model=qwen3_8_27b_nvfp4", "slots=1")
+    least = planned(*line)["inverse"]["min_utilization"]["surely"]
+    tight = (*line, f"serve.gpu_memory_utilization={least}", *HEAD, *DRAFTER)
+    memory = planned(*tight)
+    assert memory["totals"]["answer"] == "does not fit"
+    (typed,) = (fix["override"] for fix in memory["fixes"] if "speculative" in fix["override"])
+    assert set(typed.split()) == {
+        "serve.speculative=false",
+        "serve.dflash=false",
+        "serve.dflash_gamma=null",
+        "serve.num_drafts=null",
+        "serve.mtp_max_seqs=null",
+    }
+    assert planned(*tight, *typed.split())["totals"]["answer"] == "fits"
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept"),
+    [("qwen3_8_27b_nvfp4", "gdn.h"), ("nemotron_3_nano_30b_a3b_nvfp4", "mamba.h")],
+)
+def test_a_block_drafter_is_noted_and_what_its_verify_keeps_is_counted(choice, kept):
+    """Of a model without a draft head as well: the drafter is a model of its own."""
+    memory = planned(f"model={choice}", *DRAFTER)
+    said = (
+        "serve.dflash=true: the block drafter is a model of its own, and nothing says its sizes: "
+        "its weights and its cache are not counted"
+    )
+    assert said in memory["header"]["notes"]
+    held = {(row["local"], row["holding"]): row for row in memory["states"]}
+    assert held[kept, "steps"]["units"] == 9 * 7  # 8 slots and the dummy, all drafts of each
+    plain = planned(f"model={choice}")
+    assert not any("drafter" in note for note in plain["header"]["notes"])
+    assert (kept, "steps") not in {(row["local"], row["holding"]) for row in plain["states"]}
+
+
 TINY = {
     "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256,
@@ -174,7 +210,10 @@ def test_outside_bytes_that_nobody_knows_are_said_to_be_left_out():
     assert (
         "not counted: the checkpoint's files are not here" in memory["header"]["facts"]["outside"]
     )
-    assert {term["id"]: term["low"] for term in memory["terms"]}["outside"] == 0
+    (outside,) = [term for term in memory["terms"] if term["id"] == "outside"]
+    assert (outside["low"], outside["high"], outside["status"]) == (0, 0, "uncalibrated")
+    assert outside["source"].startswith("not counted: the checkpoint's files are not here")
+    assert [note for note in memory["header"]["notes"] if note.startswith("outside bytes not")]
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,15 @@ def test_a_boot_brings_its_model_device_and_serve():
     assert argv[-2:] == [f"ledger.boot={BOOT}", "workload.isl=7"]
 
 
+def test_slots_that_the_engine_counts_itself_are_slots_that_follow(tmp_path):
+    text = BOOT.read_text().replace("max_batch_size = 8", 'max_batch_size = "auto"')
+    argv = expand([f"ledger.boot={written(tmp_path / 'b.toml', text)}"]).argv
+    assert "slots=auto" in argv
+    assert not [line for line in argv if line.startswith("serve.max_batch_size")]
+    recipe = written(tmp_path / "r.yaml", "model: Qwen/Qwen3-8B\ndefaults: {max_num_seqs: auto}\n")
+    assert expand([f"recipe={recipe}"]).argv == ["model=qwen3_8b", "slots=auto"]
+
+
 def test_options_that_are_short_for_a_key():
     given = ["--per-node", "pipeline=memory", "--detail"]
     expanded = expand(given)
@@ -237,6 +246,70 @@ def test_no_boot_is_left_as_it_is():
 )
 def test_a_boot_that_cannot_be_read_is_refused(argv, message):
     assert message in refusal(*argv)
+
+
+BESIDE = "stands for the model, the device and the whole serve; leave it out"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "serve.kv_cache_dtype=fp8",
+        "serve.kv_cache_dtype='bf16'",
+        "serve.kv_cache_dtype=bf16",
+        "serve.speculative=true",
+        "serve.block_size=16",
+        "++serve.block_size=16",
+        "~serve.num_drafts",
+        "serve=default",
+        "model=qwen3_6_35b_a3b_fp8",
+        "model.checkpoint=folder",
+        "+model.config.num_experts=8",
+        "hardware=gb10",
+        "+hardware.memory_bytes=1",
+        "memory.accounting=met",
+        "memory.met_version=2",
+        "slots=null",
+        "tree_nodes=null",
+        "capture_rows=0",
+        "prompt_lookup=false",
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1], ids=["behind", "before"])
+def test_whatever_a_boot_stands_for_is_refused_beside_it(typed, order):
+    """Also at its default, and where it says what the boot says."""
+    said = refusal(*[f"ledger.boot={BOOT}", typed][::order])
+    assert said == f"{typed}: ledger.boot={BOOT} {BESIDE}"
+
+
+def test_what_a_recipe_sets_is_refused_beside_a_boot_and_named(tmp_path):
+    recipe = written(tmp_path / "r.toml", "[set.serve]\nblock_size = 16\n")
+    said = refusal(f"recipe={recipe}", f"ledger.boot={BOOT}")
+    assert said == f"serve.block_size=16 of recipe={recipe}: ledger.boot={BOOT} {BESIDE}"
+
+
+def test_what_no_boot_says_may_stand_beside_it():
+    beside = ["workload.isl=7", "hardware.strict=true", "report.detail=true", "steps=3"]
+    assert expand([f"ledger.boot={BOOT}", *beside]).argv[-4:] == beside
+
+
+def test_a_run_of_a_boot_is_repeated_and_nothing_of_its_serve_is_laid_over_it(tmp_path):
+    lines = expand(["pipeline=ledger", f"ledger.boot={BOOT}"]).argv
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(OmegaConf.create(lines), tmp_path / ".hydra" / "overrides.yaml")
+    assert expand([f"rerun={tmp_path}"]).argv == lines
+    said = refusal(f"rerun={tmp_path}", "serve.block_size=16")
+    assert said == f"serve.block_size=16: ledger.boot={BOOT} of rerun={tmp_path} {BESIDE}"
+
+
+def test_two_boots_are_refused():
+    other = BOOT.with_name("dense-27b-recipe-after.toml")
+    same_model = BOOT.with_name("dense-27b-recipe-before.toml")
+    said = refusal(f"ledger.boot={other}", f"ledger.boot={same_model}")
+    assert said == f"ledger.boot={other}: ledger.boot={same_model} is a boot as well; {ONE}"
+
+
+ONE = "give one of them"
 
 
 def test_a_boot_of_a_model_without_a_choice_says_what_is_missing(tmp_path):

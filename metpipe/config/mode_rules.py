@@ -9,7 +9,7 @@ from metpipe.config.problem import Problem, Rule
 from metpipe.config.run import Run
 from metpipe.nouns import number_of
 
-__all__ = ["MODE_RULES", "unread"]
+__all__ = ["MODE_RULES", "companions", "unread"]
 
 MAX_WIDTH, MAX_BATCH_WIDTH = 8, 4
 """Rows of one sequence in a verify step: alone, and in a batch (its drafts and one)."""
@@ -130,8 +130,8 @@ def _lists_of_another_mode(run: Run) -> Iterator[Problem]:
             )
 
 
-def _companions(run: Run) -> Iterator[Problem]:
-    """Keys that mean nothing without another one.
+def companions(run: Run, given: Collection[str]) -> Iterator[Problem]:
+    """Keys that mean nothing without another one; one that was typed as null is to blame itself.
 
     Nothing is said where the other one is what the mode itself lacks, or where nothing is decoded.
     """
@@ -145,12 +145,19 @@ def _companions(run: Run) -> Iterator[Problem]:
         "prefill_chunk": ("prefill",),
     }
     for key, others in needs.items():
-        given = any(getattr(run, other) is not None for other in others)
-        given = given or (key == "mtp" and mode in ("swap", "invariance"))
+        has_one = any(getattr(run, other) is not None for other in others)
+        has_one = has_one or (key == "mtp" and mode in ("swap", "invariance"))
         asked = getattr(run, key) or (key == "ragged" and run.ragged is False)
         is_said = mode == "all" or (mode in others and getattr(run, mode) is None)
         is_read = key not in DECODED or _decodes(run)
-        if asked and is_read and not given and not is_said:
+        if not asked or not is_read or has_one or is_said:
+            continue
+        typed = [other for other in others if other in given]
+        if typed:
+            yield Problem(
+                typed[0], f"is null, but {key} needs it; give it a number, or leave it out"
+            )
+        else:
             yield Problem(key, f"needs {' or '.join(others)} beside it")
 
 
@@ -217,7 +224,6 @@ MODE_RULES: tuple[Rule, ...] = (
     _longest_prefill,
     _swap,
     _lists_of_another_mode,
-    _companions,
     _prompts,
     _prompts_are_read,
 )

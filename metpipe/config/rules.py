@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from metpipe.config.fields import MOST_NUMBERS
-from metpipe.config.mode_rules import MODE_RULES, unread
+from metpipe.config.mode_rules import MODE_RULES, companions, unread
 from metpipe.config.problem import Problem, Rule
 from metpipe.config.run import Run
 from metpipe.config.serve_rules import SERVE_RULES
@@ -31,6 +31,7 @@ def problems(run: Run, given: Collection[str]) -> Iterator[Problem]:
     """
     for rule in (*MODE_RULES, *SERVE_RULES, *RULES):
         yield from rule(run)
+    yield from companions(run, given)
     yield from unread(run, given)
 
 
@@ -56,6 +57,13 @@ def _what_ifs(run: Run) -> Iterator[Problem]:
                 "sizes memory of speculative decoding, which the metpipe accounting does not "
                 "count; leave it out, or set memory.accounting=met",
             )
+    speculates = run.serve.speculative or run.serve.dflash
+    if run.tree_nodes and run.memory.accounting == "met" and not speculates:
+        yield Problem(
+            "tree_nodes",
+            "sizes the verify of a serve that speculates; add serve.speculative=true, or "
+            "leave it out",
+        )
     if run.memory.met_version is not None and run.memory.accounting != "met":
         yield Problem("memory.met_version", "is read with memory.accounting=met only")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from metpipe.config.fields import Count, Frozen, Natural, Number
 
@@ -17,16 +17,25 @@ MOST_AT_ONCE = 128
 Tier = Literal["declared", "bf16", "fp8", "nvfp4"]
 
 
+def not_auto(value: object) -> object:
+    """Another key has that word."""
+    if value == "auto":
+        raise ValueError("must be a whole number; slots=auto has as many as there are sequences")
+    return value
+
+
 class Serve(Frozen):
     """The serve flags, by their names on a command line with underscores; null: not given."""
 
     max_seq_len: Count = Field(description="longest sequence, prompt and output together")
-    max_batch_size: Count = Field(description="sequences that decode at once")
+    max_batch_size: Annotated[Count, BeforeValidator(not_auto)] = Field(
+        description="sequences that decode at once"
+    )
     gpu_memory_utilization: float = Field(
         gt=0, le=1, description="share of the device's memory that the engine may use"
     )
-    kv_cache_dtype: Literal["bf16", "f16", "f32", "fp8"] = Field(
-        description="dtype of the paged keys and values"
+    kv_cache_dtype: Literal["bf16", "f16", "f32", "fp8"] | None = Field(
+        description="dtype of the paged keys and values; null: the counted engine's own"
     )
     lm_head_dtype: Literal["default", "bf16", "fp8", "nvfp4"] = Field(
         description="format of the output head"

@@ -11,6 +11,7 @@ from metpipe.errors import ConfigError
 
 __all__ = [
     "Device",
+    "DeviceRefusal",
     "Devices",
     "DriverFloor",
     "DriverLaw",
@@ -18,6 +19,14 @@ __all__ = [
     "find_device",
     "match_device",
 ]
+
+
+class DeviceRefusal(ConfigError):
+    """A plan cannot be made on this device, and may be on another; `why` says so of several."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,8 @@ class Device:
     split_k: Literal["legacy", "auto"] | None = None
     strict: bool = False
     require_calibrated: bool = False
+    replaced: tuple[str, ...] = ()
+    """facts that the config states in place of the registry's"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +170,18 @@ def _with_fact(device: Device, fact: str, value: object) -> Device:
     where = f"hardware.{fact}"
     match fact:
         case "memory_bytes":
-            return replace(device, memory_bytes=_positive(value, where))
+            replaced = (*device.replaced, fact)
+            return replace(device, memory_bytes=_positive(value, where), replaced=replaced)
         case "sm_count":
-            return replace(device, sm_count=_positive(value, where))
+            replaced = (*device.replaced, fact)
+            return replace(device, sm_count=_positive(value, where), replaced=replaced)
         case "strict":
             return replace(device, strict=_truth(value, where))
         case "require_calibrated":
             return replace(device, require_calibrated=_truth(value, where))
     raise ConfigError(
-        f"{where}: not a fact of a device; known: id, memory_bytes, sm_count, strict, "
-        "require_calibrated"
+        f"{where}: not a fact of a device; there are hardware.strict and "
+        "hardware.require_calibrated, and +hardware.memory_bytes=N and +hardware.sm_count=N add two"
     )
 
 

@@ -45,8 +45,9 @@ def fixes(
     """
     if answer == "fits":
         return ()
-    found = (_fix(question, given) for question, given in zip(questions, answers, strict=True))
-    return tuple(fix for fix in found if fix is not None and _is_better(fix.answer, answer))
+    tried = (_fix(question, given) for question, given in zip(questions, answers, strict=True))
+    found = [fix for fix in tried if fix is not None and _is_better(fix.answer, answer)]
+    return tuple(fix for fix in found if not any(_does_as_well(other, fix) for other in found))
 
 
 def switches(point: Point) -> Iterator[Question]:
@@ -74,13 +75,20 @@ def switches(point: Point) -> Iterator[Question]:
     yield from _proposers(point)
 
 
+OFF_HEAD = ("serve.speculative=false",)
+OFF_DRAFTER = ("serve.dflash=false", "serve.dflash_gamma=null")
+
+
 def _proposers(point: Point) -> Iterator[Question]:
-    """Each one that drafts, to be left out."""
+    """Each one that drafts, to be left out; and both, where there are two."""
+    has_drafter = point.met is not None and point.met.flags.dflash
     if point.serve.speculative:
-        yield _proposer(point, without_drafts(point), ("serve.speculative=false",))
-    if point.met is not None and point.met.flags.dflash:
-        off = ("serve.dflash=false", "serve.dflash_gamma=null")
-        yield _proposer(point, without_block_drafter(point), off)
+        yield _proposer(point, without_drafts(point), OFF_HEAD)
+    if has_drafter:
+        yield _proposer(point, without_block_drafter(point), OFF_DRAFTER)
+    if point.serve.speculative and has_drafter:
+        neither = without_drafts(without_block_drafter(point))
+        yield _proposer(point, neither, (*OFF_HEAD, *OFF_DRAFTER))
 
 
 def _proposer(point: Point, without: Point, off: tuple[str, ...]) -> Question:
@@ -128,6 +136,12 @@ def _asks_for_less(question: Question, given: Inverse, value: Value) -> bool:
 
 def _place(question: Question, value: Value) -> int:
     return question.values.index(value)
+
+
+def _does_as_well(fix: Fix, than: Fix) -> bool:
+    """Whether a part of what must be typed for the other one is enough."""
+    part = set(fix.override.split()) < set(than.override.split())
+    return part and not _is_better(than.answer, fix.answer)
 
 
 def _is_better(answer: Answer, than: Answer) -> bool:

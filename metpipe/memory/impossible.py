@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metpipe.errors import ConfigError
+from metpipe.memory.devices import DeviceRefusal
 from metpipe.memory.driver import doubt_of, law_of
 from metpipe.memory.point import Point
 from metpipe.nouns import number_of
@@ -67,15 +68,20 @@ def _refuse_device(point: Point) -> None:
     if not 0 < utilization <= 1:
         raise ConfigError(f"{where}: a share above 0 and at most 1 is needed")
     if device.memory_bytes is None:
-        raise ConfigError(f"hardware={device.id}: its memory is unknown; set hardware.memory_bytes")
+        raise DeviceRefusal(
+            f"hardware={device.id}: its memory is unknown; add +hardware.memory_bytes=BYTES",
+            "their memory is unknown",
+        )
     if device.strict and device.driver is not None and utilization > device.driver.util_ceiling:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"{where} is above the ceiling {device.driver.util_ceiling} of {device.device_class}; "
-            "lower it or set hardware.strict=false"
+            "lower it or set hardware.strict=false",
+            f"{where} is above the ceiling of their class, and hardware.strict is true",
         )
     if device.require_calibrated and device.kind == "gpu" and law_of(point) is None:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"hardware={device.id}: {doubt_of(point)}, so its driver term is a range; choose a "
             f"device that is calibrated for {point.accounting}'s engine, with one rank, or set "
-            "hardware.require_calibrated=false"
+            "hardware.require_calibrated=false",
+            "their driver's part is a range, and hardware.require_calibrated is true",
         )

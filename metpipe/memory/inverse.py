@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -27,6 +27,7 @@ class Question:
     `at` is the point with a value, `typed` how it is typed on a command line; `now` is the point's
     own value, None where it has none of these. `why` says why nothing is asked, where it isn't.
     `in_order` presumes that what fits does so up to some value; without it, every value is tried.
+    `left_out`: why -> the values that are none of these, since no plan can be made with them.
     """
 
     query: str
@@ -37,6 +38,7 @@ class Question:
     now: Value | None = None
     why: str = ""
     in_order: bool = True
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class Inverse:
     `surely` is the value that asks for most and still fits whatever a range's end is, `possibly`
     the one that may fit; None when none does. They differ only with a range. `exceptions` are
     values near either that break monotonicity: beyond it and fitting, or before it and not.
-    `low` and `high` are the ends of what was asked, `evaluations` the distinct points that it cost.
+    `low` and `high` are the ends of what was asked, `evaluations` the distinct points that it cost;
+    `left_out` is the question's.
     """
 
     query: str
@@ -58,6 +61,7 @@ class Inverse:
     exceptions: tuple[Value, ...]
     evaluations: int
     why: str = ""
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def answered(question: Question) -> Inverse:
@@ -69,7 +73,8 @@ def answered(question: Question) -> Inverse:
     values = question.values
     if question.why or not values:
         why = question.why or "there is nothing to choose from"
-        return Inverse(question.query, question.sense, None, None, None, None, (), 0, why)
+        left_out = question.left_out
+        return Inverse(question.query, question.sense, None, None, None, None, (), 0, why, left_out)
     asked: set[int] = set()
 
     @cache
@@ -97,6 +102,7 @@ def answered(question: Question) -> Inverse:
         possibly=None if possibly is None else values[possibly],
         exceptions=tuple(values[index] for index in sorted(strange)),
         evaluations=len(asked),
+        left_out=question.left_out,
     )
 
 

@@ -22,7 +22,7 @@ from metpipe.memory.own_terms import (
 from metpipe.memory.planned import StateGroup
 from metpipe.memory.point import Point
 from metpipe.memory.report import Counts, RunBytes, StateBytes, Term
-from metpipe.memory.speculation import draft_rows, snapshot_rows, speculative_runs
+from metpipe.memory.speculation import depth_notes, draft_rows, snapshot_rows, speculative_runs
 from metpipe.memory.spill import spill_records
 from metpipe.memory.workspaces import workspaces_of
 
@@ -61,7 +61,10 @@ def count(point: Point) -> Counts:
         workspaces=workspaces,
         kv_blocks=num_kv_blocks(point) if kv.low else 0,
         pool_bytes=kv.low,
-        notes=("outside bytes not counted: this engine loads bound tensors only",),
+        notes=(
+            "outside bytes not counted: this engine loads bound tensors only",
+            *depth_notes(point),
+        ),
         host=sum(record.bytes for record in records),
     )
 

@@ -87,9 +87,15 @@ class Point:
         return limit if self.max_positions is None else min(limit, self.max_positions)
 
     @property
-    def has_draft_head(self) -> bool:
-        """Whether the model has one, on whichever rank."""
+    def draft_layers(self) -> int:
+        """Layers of the model's draft head, on whichever rank; 0 without one."""
         parts = [self.planned]
         if self.parallel is not None:
             parts = [stage.planned for stage in self.parallel.stages]
-        return any(group.section == "draft" for part in parts for group in part.states)
+        groups = (group for part in parts for group in part.states if group.section == "draft")
+        return max((len(group.states) for group in groups), default=0)
+
+    @property
+    def has_draft_head(self) -> bool:
+        """Whether the model has one, on whichever rank."""
+        return self.draft_layers > 0

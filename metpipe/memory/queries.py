@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from metpipe.errors import ConfigError
-from metpipe.memory.evaluate import headroom_at
+from metpipe.memory.device_question import device_question
 from metpipe.memory.inverse import Inverse, Question, Value, answered
+from metpipe.memory.met.held import counts_at
 from metpipe.memory.point import Point
 from metpipe.memory.reboot import (
     rebooted,
@@ -17,6 +18,7 @@ from metpipe.memory.reboot import (
     without_snapshots,
     without_verify,
 )
+from metpipe.memory.speculation import num_drafts
 
 __all__ = [
     "QUERIES",
@@ -179,14 +181,13 @@ def snapshots_question(point: Point) -> Question:
 
 def verify_question(point: Point) -> Question:
     """See `max_verify`."""
-    drafts = point.serve.num_drafts if point.serve.speculative else None
     return Question(
         "max_verify",
         "most",
         range(2, WIDEST_VERIFY + 1),
         lambda value: with_verify_width(point, _int(value)),
         lambda value: f"serve.num_drafts={_int(value) - 1}",
-        now=None if drafts is None else drafts + 1,
+        now=_verify_width(point),
         why=without_verify(point),
     )
 
@@ -205,23 +206,6 @@ def utilization_question(point: Point) -> Question:
     )
 
 
-def device_question(point: Point, candidates: Sequence[Point]) -> Question:
-    """See `min_device`."""
-    possible = [other for other in candidates if _is_possible(other)]
-    ordered = sorted(possible, key=lambda other: -(other.device.memory_bytes or 0))
-    by_id = {other.device.id: other for other in ordered}
-    return Question(
-        "min_device",
-        "least",
-        tuple(by_id),
-        lambda value: rebooted(by_id[str(value)]),
-        lambda value: f"hardware={str(value).replace('-', '_')}",
-        now=_listed(point, by_id),
-        why="" if by_id else "the flags refuse every device of the registry",
-        in_order=False,
-    )
-
-
 QUERIES: tuple[Callable[[Point], Question], ...] = (
     concurrency_question,
     isl_question,
@@ -236,6 +220,13 @@ QUERIES: tuple[Callable[[Point], Question], ...] = (
 def questions(point: Point, candidates: Sequence[Point]) -> tuple[Question, ...]:
     """Every inverse question about a point; `candidates` are the point on other devices."""
     return (*(query(point) for query in QUERIES), device_question(point, candidates))
+
+
+def _verify_width(point: Point) -> int | None:
+    """Rows of one sequence in the serve's own verify; None where it has none."""
+    if not point.serve.speculative:
+        return None
+    return num_drafts(point) + 1 if point.met is None else counts_at(point).verify_width
 
 
 def _caching(point: Point) -> str:
@@ -267,24 +258,9 @@ def _has_recurrent(point: Point) -> bool:
     return any(group.kind == "recurrent" for part in parts for group in part.states)
 
 
-def _listed(point: Point, candidates: Mapping[str, Point]) -> str:
-    """The point's device among the candidates; empty for one of its own, or of another size."""
-    same = candidates.get(point.device.id)
-    return point.device.id if same is not None and same.device == point.device else ""
-
-
 def _largest_share(point: Point) -> int:
     """Everything, or what a strict device lets a serve ask for."""
     device = point.device
     if device.strict and device.driver is not None:
         return math.floor(device.driver.util_ceiling * SHARES)
     return SHARES
-
-
-def _is_possible(point: Point) -> bool:
-    """Whether a plan can be made on the point's device; of met's, only with known SMs."""
-    try:
-        headroom_at(point)
-    except ConfigError:
-        return False
-    return True

@@ -24,7 +24,8 @@ __all__ = [
 ]
 
 Status = Literal["exact", "calibrated", "uncalibrated"]
-"""exact: asserted against real allocations; calibrated: on named boots; uncalibrated: a range."""
+"""exact: asserted against real allocations; calibrated: on named boots; uncalibrated: neither, a
+range where both ends are known, else a formula that may be off by what nobody knows."""
 
 Answer = Literal["fits", "does not fit", "depends"]
 

@@ -64,6 +64,10 @@ SLEEPING = frozenset(
 """Flags that size nothing while speculation and prefix caching are off."""
 
 
+OWN_KV = "bf16"
+"""What this engine keeps keys and values in unless told otherwise."""
+
+
 def serve_from_config(flags: Mapping[str, object]) -> Serve:
     """The serve flags of a config as the `metpipe` accounting reads them.
 
@@ -84,7 +88,8 @@ def serve_from_config(flags: Mapping[str, object]) -> Serve:
             f"serve.rank={flags['rank']}: a plan counts every rank and shows them all; set "
             "serve.rank=0"
         )
-    return read_serve(flags)
+    own = {"kv_cache_dtype": OWN_KV} if flags.get("kv_cache_dtype", OWN_KV) is None else {}
+    return read_serve({**flags, **own})
 
 
 def read_serve(flags: Mapping[str, object]) -> Serve:

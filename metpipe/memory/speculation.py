@@ -7,26 +7,33 @@ from collections.abc import Iterator
 from metpipe.circuit import padded_rows
 from metpipe.errors import ConfigError
 from metpipe.memory.point import Point
+from metpipe.nouns import number_of
 
-__all__ = ["draft_rows", "num_drafts", "snapshot_rows", "speculative_runs"]
+__all__ = ["depth_notes", "draft_rows", "num_drafts", "snapshot_rows", "speculative_runs"]
 
 
 def num_drafts(point: Point) -> int:
     """Drafts of each sequence and step; 0 where none are made.
 
+    What the serve says, else one for each layer of the model's draft head: each predicts one token.
+
     Raises:
-        ConfigError: the serve speculates and does not say how deep, or the model has no draft head.
+        ConfigError: the serve speculates, and the model has no draft head.
     """
     if not point.serve.speculative:
         return 0
     if not point.has_draft_head:
         raise ConfigError("serve.speculative=true: the model has no draft head; leave it false")
-    if point.serve.num_drafts is None:
-        raise ConfigError(
-            "serve.num_drafts is not set, and serve.speculative=true needs it (this engine reads "
-            "no behaviour file); set serve.num_drafts=1 or more"
+    return point.draft_layers if point.serve.num_drafts is None else point.serve.num_drafts
+
+
+def depth_notes(point: Point) -> Iterator[str]:
+    """How deep drafts go, where the model says it and not the serve."""
+    if point.serve.speculative and point.serve.num_drafts is None and point.boot is None:
+        yield (
+            f"serve.num_drafts is null: {number_of(num_drafts(point), 'draft')} a step, one for "
+            "each layer of the model's draft head"
         )
-    return point.serve.num_drafts
 
 
 def speculative_runs(point: Point) -> Iterator[tuple[str, int]]:

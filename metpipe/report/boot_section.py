@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from metpipe.memory.met.boot import Boot, BootCheck
+from pydantic import Field
+
+from metpipe.memory.met.boot import PRINTED, TERMS, Boot, BootCheck
 from metpipe.report.record import Record
 
 __all__ = ["BootLine", "BootSection", "ReserveLine", "boot_section"]
 
 
+SLOTS_UNSAID = (
+    "it counted its slots itself, and its file does not say them: looked at with one ([boot] slots "
+    "= N says them)"
+)
+
+
 class BootLine(Record):
-    """A term: predicted bytes, measured MiB, the error in percent and what is accepted of it."""
+    """A line of the ledger: predicted bytes, measured MiB, the error and what is accepted of it.
+
+    `of` are the plan's terms that it holds; of a measured 0 there is no error in percent.
+    """
 
     term: str
+    of: tuple[str, ...]
     predicted: int
     measured_mib: float
-    error_percent: float
+    error_percent: float | None
     tolerance_percent: float
     agrees: bool
 
 
 class ReserveLine(Record):
-    """A line of the boot's preflight, in whole MiB; within one they agree."""
+    """A line of the boot's preflight, in whole MiB; within one they agree. `of`: what it holds."""
 
     name: str
+    of: str
     predicted_mib: int
     printed_mib: int
     agrees: bool
@@ -34,9 +47,12 @@ class BootSection(Record):
     source: str
     checkpoint: str
     version: int
+    kv_blocks: int
+    draft_kv_blocks: int
     terms: tuple[BootLine, ...]
     reserve: tuple[ReserveLine, ...]
     unattributed: int
+    note: str = Field(default="", description="what the boot's file leaves open")
 
     @property
     def misses(self) -> tuple[str, ...]:
@@ -51,9 +67,12 @@ def boot_section(boot: Boot, check: BootCheck) -> BootSection:
         source=boot.source,
         checkpoint=boot.checkpoint,
         version=boot.version,
+        kv_blocks=boot.pools.kv_blocks,
+        draft_kv_blocks=boot.pools.draft_kv_blocks,
         terms=tuple(
             BootLine(
                 term=term.term,
+                of=TERMS[term.term],
                 predicted=term.predicted,
                 measured_mib=term.measured_mib,
                 error_percent=term.error_percent,
@@ -65,6 +84,7 @@ def boot_section(boot: Boot, check: BootCheck) -> BootSection:
         reserve=tuple(
             ReserveLine(
                 name=line.name,
+                of=PRINTED[line.name],
                 predicted_mib=line.predicted_mib,
                 printed_mib=line.printed_mib,
                 agrees=line.agrees,
@@ -72,4 +92,5 @@ def boot_section(boot: Boot, check: BootCheck) -> BootSection:
             for line in check.reserve
         ),
         unattributed=check.unattributed,
+        note=SLOTS_UNSAID if boot.slots_follow and boot.slots is None else "",
     )

@@ -21,36 +21,51 @@ def parts(report: Report) -> Iterator[RenderableType]:
     """What there is to show of a boot."""
     if (boot := report.boot) is not None:
         unexplained = f"{boot.unattributed / MIB:,.1f} MiB of the ledger belong to none of them"
-        title = f"Boot of {boot.checkpoint} (met, version {boot.version}): MiB"
-        yield Group(titled(title, terms(boot)), indented(unexplained, "dim"))
+        title = f"Boot of {boot.checkpoint} (met, version {boot.version}): its ledger in MiB"
+        shown = titled(title, terms(boot))
+        yield Group(shown, indented(_pools(boot), "dim"), indented(unexplained, "dim"))
+        if boot.note:
+            yield indented(boot.note, "yellow")
         if boot.reserve:
             yield reserve(boot)
 
 
 def terms(boot: BootSection) -> Table:
-    """One row a term that the boot's ledger itemizes."""
-    table = plain_table(None, "term", "predicted", "measured", "error", "tolerance")
+    """One row a line that the boot's ledger itemizes, and the plan's terms that it holds."""
+    table = plain_table(None, "ledger", "predicted", "measured", "error", "tolerance")
     table.add_column("result")
+    table.add_column("terms of a plan")
     for line in boot.terms:
+        error = "of none" if line.error_percent is None else f"{line.error_percent:+.4f} %"
         table.add_row(
             line.term,
             f"{line.predicted / MIB:,.2f}",
             f"{line.measured_mib:,.1f}",
-            f"{line.error_percent:+.4f} %",
+            error,
             f"{line.tolerance_percent:g} %",
             _result(line.agrees),
+            " + ".join(line.of),
         )
     return table
 
 
+def _pools(boot: BootSection) -> str:
+    """Why the same term may be another size than in the plan above."""
+    draft = f", and {boot.draft_kv_blocks:,} of the draft head" if boot.draft_kv_blocks else ""
+    return (
+        f"of one token: kv is the {boot.kv_blocks:,} blocks that the boot itself took{draft}; the "
+        "plan's is what its load needs"
+    )
+
+
 def reserve(boot: BootSection) -> Table:
-    """One row a line of the boot's preflight."""
-    table = plain_table("Its preflight: whole MiB", "line", "predicted", "printed")
+    """One row a line of the boot's preflight, and what of a plan it holds."""
+    table = plain_table("Its preflight in whole MiB", "reserve", "predicted", "printed")
     table.add_column("result")
+    table.add_column("terms of a plan")
     for line in boot.reserve:
-        table.add_row(
-            line.name, f"{line.predicted_mib:,}", f"{line.printed_mib:,}", _result(line.agrees)
-        )
+        sizes = (f"{line.predicted_mib:,}", f"{line.printed_mib:,}")
+        table.add_row(line.name, *sizes, _result(line.agrees), line.of)
     return table
 
 

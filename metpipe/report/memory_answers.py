@@ -34,7 +34,7 @@ def counted(memory: MemorySection) -> str:
     In part only where its driver is calibrated, and other terms are not.
     """
     said, totals = f"{memory.header.accounting}'s engine counted", memory.totals
-    unproven = {term.id for term in memory.terms if term.status == "uncalibrated" and term.high}
+    unproven = {term.id for term in memory.terms if term.is_open}
     if not unproven:
         return said
     partly = "" if "driver" in unproven else "partly "
@@ -49,6 +49,8 @@ def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:
         if query.why and not unasked:
             continue
         yield _query(name, query, memory)
+        for why, values in query.left_out.items():
+            yield f"not asked: {', '.join(values)} ({why})"
         if query.exceptions:
             yield (
                 f"but not in order: {', '.join(map(_shown, query.exceptions))} "

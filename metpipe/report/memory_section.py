@@ -44,6 +44,16 @@ class Term(Record):
     status: Status
     source: str
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something is charged that nobody proved, or nothing since nobody counted it."""
+        return self.status == "uncalibrated" and (self.high > 0 or self.is_uncounted)
+
+    @property
+    def is_uncounted(self) -> bool:
+        """Whether its source says that nobody counted it."""
+        return self.source.startswith("not counted: ")
+
 
 class Copy(Record):
     """An allocation that a loader makes from a weight beside it."""
@@ -147,6 +157,9 @@ class Query(Record):
         description="values near an answer that fit beyond it, or do not before it"
     )
     why: str = Field(description="why it was not asked; empty where it was")
+    left_out: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="why -> devices on which no plan can be made"
+    )
 
 
 class Fix(Record):

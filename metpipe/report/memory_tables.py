@@ -39,7 +39,7 @@ def parts(report: Report, shown: Shown = COMPACT) -> Iterator[RenderableType]:
 def bill(memory: MemorySection, *, sources: bool = False) -> Table:
     """One row a term, then the total, the budget and the room that is left.
 
-    Without sources, a term of nothing is left out.
+    Without sources, a term of nothing is left out, but not one that nobody counted.
     """
     totals = memory.totals
     table = plain_table(None, "term", "size", "of budget")
@@ -47,22 +47,32 @@ def bill(memory: MemorySection, *, sources: bool = False) -> Table:
     if sources:
         table.add_column("source", style="dim", overflow="fold")
     for term in memory.terms:
-        if term.high or sources:
-            status = Text(term.status, style=STATUS_STYLES[term.status])
-            cells = (span(term.low, term.high, size), _share(term.high, totals.budget), status)
-            table.add_row(term.id, *cells, *([_source(term)] * sources))
+        if term.high or term.is_uncounted or sources:
+            table.add_row(term.id, *_cells(term, totals.budget), *([_source(term)] * sources))
     table.add_row()
     total = span(totals.low, totals.high, size)
-    table.add_row("total", total, _share(totals.high, totals.budget), style="bold")
+    share = _share(totals.low, totals.high, totals.budget)
+    table.add_row("total", total, share, style="bold")
     table.add_row("budget", size(totals.budget))
     room = span(totals.headroom_low, totals.headroom_high, size)
     table.add_row("headroom", room, "", Text(totals.answer, style=ANSWER_STYLES[totals.answer]))
     return table
 
 
-def _share(num_bytes: int, budget: int) -> str:
-    """Of the budget, in percent: of a range its upper end."""
-    return f"{100 * num_bytes / budget:,.1f} %" if budget > 0 else "-"
+def _cells(term: Term, budget: int) -> tuple[str, str, Text]:
+    """Size, share of the budget and status."""
+    status = Text(term.status, style=STATUS_STYLES[term.status])
+    if term.is_uncounted:
+        return "not counted", "-", status
+    return span(term.low, term.high, size), _share(term.low, term.high, budget), status
+
+
+def _share(low: int, high: int, budget: int) -> str:
+    """Of the budget, in percent; both ends of a range, where they are shown as two numbers."""
+    if budget <= 0:
+        return "-"
+    ends = dict.fromkeys(f"{100 * end / budget:,.1f}" for end in (low, high))
+    return f"{' .. '.join(ends)} %"
 
 
 def _title(memory: MemorySection) -> str:

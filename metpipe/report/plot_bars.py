@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 
 from matplotlib.axes import Axes
 
@@ -17,6 +18,7 @@ WIDTH = 0.78
 """A bar's, of the one unit that each has."""
 ROOM = 0.87
 """A bar taller than this share of the picture has no room for a label above it."""
+FAST = "\N{NO-BREAK SPACE}"
 WORDS = {"USAGE": "refused", "DIED": "died", "INTERRUPTED": "interrupted"}
 
 
@@ -25,6 +27,7 @@ class Frame:
     """What all panels of a figure share: the bars' labels, their parts, the picture's top (bytes).
 
     `totals`: written above each bar. `margin`: free bars' widths beside the first and the last.
+    `letters`: as many have room in a line above a panel.
     """
 
     labels: tuple[str, ...]
@@ -33,6 +36,7 @@ class Frame:
     top: float
     totals: bool
     margin: float
+    letters: int
     one_budget: bool
 
 
@@ -41,7 +45,7 @@ def draw_panel(axis: Axes, panel: Panel, frame: Frame, *, names_budget: bool) ->
     style.tidy(axis)
     axis.set_ylim(0, frame.top / style.GIB)
     axis.set_xlim(-0.6 - frame.margin, len(panel.jobs) - 0.4 + frame.margin)
-    axis.set_title(panel.title, loc="left", color=style.INK)
+    axis.set_title(_folded(panel.title, frame.letters), loc="left", color=style.INK)
     for x, job in enumerate(panel.jobs):
         if job is None:
             continue
@@ -56,6 +60,13 @@ def draw_panel(axis: Axes, panel: Panel, frame: Frame, *, names_budget: bool) ->
     axis.tick_params(axis="x", length=0)
 
 
+def _folded(title: str, letters: int) -> str:
+    """The title in lines of so many letters, broken between the values that it names."""
+    joined = [part.replace(" ", FAST) for part in title.split(", ")]
+    folded = wrap(", ".join(joined), letters, break_on_hyphens=False)
+    return "\n".join(folded).replace(FAST, " ")
+
+
 def _bar(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
     """The low ends as one stack, then what each range may add, pale."""
     at = 0.0
@@ -67,7 +78,7 @@ def _bar(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
             WIDTH,
             bottom=at,
             color=frame.colours[stack.name],
-            hatch=style.HATCHES[stack.status],
+            hatch=style.HATCHES[stack.status_in(memory)],
             edgecolor="white",
             linewidth=0.4,
         )

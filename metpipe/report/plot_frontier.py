@@ -164,17 +164,17 @@ def _outline(points: Sequence[Point], left: float, floor: float) -> tuple[list[f
 
 
 def _limits(axis: Axes, drawn: Sequence[Series]) -> None:
-    """Where serve flags and model end what may be asked; said outside the picture."""
+    """Where serve flags and model end what may be asked, if that is in the picture."""
     plans = [plan for series in drawn for plan in series.plans]
     most = {
         plan.limits["max_concurrency"].high for plan in plans if "max_concurrency" in plan.limits
     }
     longest = {plan.limits["max_isl"].high for plan in plans if "max_isl" in plan.limits}
-    if len(most) == 1:
+    if len(most) == 1 and max(most) <= axis.get_ylim()[1]:
         (at,) = most
         axis.axhline(at, **DASHED)
         _beside(axis, f"asked up\nto {at:,}", (1.0, at), ("axes fraction", "data"), (4, 0))
-    if len(longest) == 1:
+    if len(longest) == 1 and max(longest) <= axis.get_xlim()[1]:
         (at,) = longest
         axis.axvline(at, **DASHED)
         _beside(axis, f"asked up to {at:,}", (at, 1.0), ("data", "axes fraction"), (0, 4))

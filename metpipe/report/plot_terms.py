@@ -26,6 +26,7 @@ LABELLED_BARS = 12
 BAR_IN, NARROW_BAR_IN, WIDEST_BAR_IN = 0.55, 0.27, 1.0
 PAGE_IN, NARROWEST_IN = 13.5, 6.4
 PANEL_IN = 2.9
+TITLE_LETTER_IN = 0.082
 TOO_TALL, CUT = 3.0, 2.0
 """Where a bar is so many budgets tall, the picture ends at two: the budget must be seen."""
 FAR = 4.0
@@ -102,6 +103,7 @@ def _frame(
         colours=style.colours(stack.name for stack in found),
         top=top,
         totals=len(labels) <= LABELLED_BARS,
+        letters=int(layout.panel / TITLE_LETTER_IN),
         margin=max(0.0, (layout.panel / WIDEST_BAR_IN - len(labels)) / 2),
         one_budget=len({plan.budget for plan in plans}) == 1,
     )
@@ -135,7 +137,7 @@ def _legend(found: Sequence[Stack], plans: Sequence[MemoryRow], top: float) -> I
             facecolor=colours[stack.name],
             hatch=style.HATCHES[stack.status],
             edgecolor="white",
-            label=f"{stack.name}: {stack.status}",
+            label=f"{stack.name}: {stack.status}{' in part' if stack.in_part else ''}",
         )
     if any(plan.high > plan.low for plan in plans):
         yield Patch(

@@ -34,16 +34,24 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One part of every bar: what it is called, its status, and which terms of a bill it sums."""
+    """One part of every bar: what it is called, its status, and which terms of a bill it sums.
+
+    `status` is the weakest that it has in any plan; `in_part`: another plan has a better one.
+    """
 
     name: str
     status: Status
     ids: frozenset[str]
+    in_part: bool = False
 
     def of(self, memory: MemoryRow) -> tuple[int, int]:
         """Its low and high end in one plan, in bytes."""
         own = [term for term in memory.terms if term.id in self.ids]
         return sum(term.low for term in own), sum(term.high for term in own)
+
+    def status_in(self, memory: MemoryRow) -> Status:
+        """Its status in one plan."""
+        return _weakest([term for term in memory.terms if term.id in self.ids])
 
 
 def along_of(axes: Sequence[Axis]) -> Axis:
@@ -84,8 +92,16 @@ def stacks(plans: Sequence[MemoryRow], top: float) -> list[Stack]:
         small = []
     large = [name for name in some if name not in small]
     large.sort(key=lambda name: len({term.low for term in of[name]}) > 1)
-    other = [Stack("other", _weakest([t for n in small for t in of[n]]), frozenset(small))]
-    return other * bool(small) + [Stack(n, _weakest(of[n]), frozenset({n})) for n in large]
+    return [
+        *([_stack("other", small, plans)] if small else []),
+        *(_stack(name, [name], plans) for name in large),
+    ]
+
+
+def _stack(name: str, ids: Sequence[str], plans: Sequence[MemoryRow]) -> Stack:
+    held = [[t for t in plan.terms if t.id in ids and t.high] for plan in plans]
+    found = {_weakest(terms) for terms in held if terms}
+    return Stack(name, max(found, key=STATUSES.index), frozenset(ids), in_part=len(found) > 1)
 
 
 def _term(plan: MemoryRow, name: str) -> TermRow:

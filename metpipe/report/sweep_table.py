@@ -71,8 +71,11 @@ def _status(job: JobRow) -> Cell:
 
 
 def _short(keys: Sequence[str]) -> list[str]:
-    """The last part of each key, where that is enough to tell them apart."""
-    tails = [key.rpartition(".")[2] for key in keys]
+    """The last part of each key, where that is enough to tell them apart.
+
+    A grid's keys are whole: a row's plan is of the workload, not of the grid.
+    """
+    tails = [key if key.startswith("grid.") else key.rpartition(".")[2] for key in keys]
     return tails if len(set(tails)) == len(tails) else list(keys)
 
 
@@ -180,14 +183,22 @@ def _alike(jobs: Sequence[JobRow]) -> Iterator[str]:
 
 
 def _by_status(plans: Sequence[MemoryRow]) -> Iterator[str]:
-    """`exact: weights, kv`, and so on: each term at the weakest status that it has anywhere."""
-    weakest: dict[str, Status] = {}
+    """`exact: weights, kv`, and so on: each term at the weakest status that it has anywhere.
+
+    `in part`: where another plan has a better one.
+    """
+    found: dict[str, set[Status]] = {}
     for term in (term for plan in plans for term in plan.terms if term.high):
-        known = weakest.setdefault(term.id, term.status)
-        weakest[term.id] = max(known, term.status, key=STATUSES.index)
+        found.setdefault(term.id, set()).add(term.status)
     for status in STATUSES:
-        if names := [name for name, found in weakest.items() if found == status]:
-            yield f"{status}: {', '.join(names)}"
+        for several, words in ((False, ""), (True, " in part")):
+            names = [
+                name
+                for name, own in found.items()
+                if max(own, key=STATUSES.index) == status and (len(own) > 1) == several
+            ]
+            if names:
+                yield f"{status}{words}: {', '.join(names)}"
 
 
 def grid(jobs: Sequence[JobRow], swept: Sequence[Axis]) -> Group | None:

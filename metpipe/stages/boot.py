@@ -43,17 +43,21 @@ def boot_of(live: Live) -> Boot:
 
 
 def _refuse_another_serve(run: Run, boot: Boot) -> None:
-    """A boot proves nothing about other flags than its own."""
-    asked = {
+    """A boot proves nothing about other flags than its own.
+
+    What is typed beside it was refused with the command line; a record that is run again was not.
+    """
+    stated = {
         "model.checkpoint_id": (run.model.checkpoint_id, boot.checkpoint),
         "hardware.id": (run.hardware.id, boot.hardware),
         "memory.met_version": (run.memory.met_version, boot.version),
+        "slots": (run.slots, "auto" if boot.slots_follow else None),
         **{
             f"serve.{flag}": (getattr(run.serve, flag, None), value)
             for flag, value in boot.serve.items()
         },
     }
-    for key, (found, booted) in asked.items():
+    for key, (found, booted) in stated.items():
         if found != booted:
             raise ConfigError(
                 f"{key}: is {found!r}, and {boot.source} was booted with {booted!r}; leave it out, "

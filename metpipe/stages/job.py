@@ -82,10 +82,10 @@ def _checked_stages(live: Live) -> tuple[Stage, ...]:
         parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
     if live.executes and not run.pipeline.rule:
         check(live)
-    if run.pipeline.memory or run.pipeline.ledger:
-        evaluate(point_of(live))  # what cannot be planned must not cost a run
     if run.ledger.boot is not None:
         boot_of(live)
+    if run.pipeline.memory or run.pipeline.ledger:
+        evaluate(point_of(live))  # what cannot be planned must not cost a run
     stages = plan(run)
     _check_variants(stages, live)
     return stages

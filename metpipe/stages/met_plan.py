@@ -19,6 +19,7 @@ from metpipe.memory.met.flags import met_flags, met_serve
 from metpipe.memory.met.outside import outside_bytes
 from metpipe.memory.met.prepare import met_model, prepare
 from metpipe.memory.met.side import MetModel, Outside, WhatIfs
+from metpipe.memory.met.unread import refuse_unread
 from metpipe.memory.met.versions import NEWEST, version
 from metpipe.memory.planned import Planned
 from metpipe.memory.point import Point, Workload
@@ -37,19 +38,14 @@ def met_point(live: Live) -> Point:
     number = run.memory.met_version or NEWEST
     model = _model(checkpoint, circuit, number)
     flags = run.serve.model_dump()
-    drafting = met_flags(flags)
-    if drafting.speculative and not model.drafts:
-        raise ConfigError("serve.speculative=true: the model has no draft head; leave it false")
-    side = prepare(
-        model,
-        drafting,
-        _outside(live, circuit),
-        WhatIfs(run.tree_nodes, run.capture_rows, run.prompt_lookup),
-    )
+    asked = met_flags(flags)
+    what_ifs = WhatIfs(run.tree_nodes, run.capture_rows, run.prompt_lookup)
+    refuse_unread(model, asked, what_ifs)
+    side = prepare(model, asked, _outside(live, circuit), what_ifs)
     point = Point(
         planned=_planned(checkpoint),
         device=planned_device(run),
-        serve=met_serve(flags),
+        serve=met_serve(flags, model.kv_dtype),
         workload=Workload(load.isl, load.osl, load.concurrency),
         accounting="met",
         slots=run.num_slots,

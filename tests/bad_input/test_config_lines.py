@@ -73,14 +73,16 @@ def test_a_wrong_line(refused, line, parts):
         (["prompts=100000000"], ["serve.max_seq_len=4096: prompt 99 has", "or lower steps"]),
         (["hardware.id=h200"], ["near names: h200-sxm. Choose", "'hardware.id=h200'"]),
         (["hardware.id=nonsense"], ["no device 'nonsense'", "; its devices: a100-40, a100-80,"]),
-        (["+hardware.foo=1"], ["hardware.foo: not a fact of a device", "'+hardware.foo=1'"]),
+        (
+            ["+hardware.foo=1"],
+            ["hardware.foo: not a fact", "+hardware.memory_bytes=N", "'+hardware.foo=1'"],
+        ),
         (["workload.isl=5000"], ["above serve.max_seq_len=4096", "'workload.isl=5000'"]),
         (["slots=1", "workload.concurrency=2"], ["more than the 1 slot;", "lower it"]),
         (
             ["hardware=b200", "hardware.require_calibrated=true"],
             ["declares no [memory] table", "choose a device that is calibrated for metpipe's"],
         ),
-        (["serve.speculative=true", *MEMORY], ["serve.num_drafts is not set", "or more"]),
         (
             ["serve.tensor_parallel_size=4", "model=tiny_dense", *MEMORY],
             [

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from metpipe import resources
+from metpipe.recipe import expand
 from metpipe.stages import met_plan, planned_model
 from tests.bad_input.lines import MEMORY, has
 
@@ -33,13 +34,14 @@ def quantised(weights: str) -> str:
         ("slots=abc", ["slots: must be a whole number (at least 1) or auto, got 'abc'"]),
         ("slots=-3", ["slots: must be at least 1, got -3"]),
         ("serve.max_seq_len=abc", ["serve.max_seq_len: must be a whole number"]),
+        ("serve.max_batch_size=auto", ["serve.max_batch_size: must be a whole number; slots=auto"]),
+        ("hardware.memory_bytes=80", ["no such key", "with a plus: +hardware.memory_bytes=N"]),
         ("serve.max_batch_size=0", ["serve.max_batch_size: must be at least 1"]),
         ("serve.gpu_memory_utilization=1.5", ["must be at most 1, got 1.5"]),
         ("serve.gpu_memory_utilization=0", ["must be above 0, got 0"]),
         ("serve.block_size=0", ["serve.block_size: must be at least 1"]),
         ("serve.kv_cache_dtype=turbo", ["must be one of", "'turbo'"]),
         ("serve.kv_cache_dtype=nvfp4", ["one of 'bf16', 'f16', 'f32' or 'fp8', got 'nvfp4'"]),
-        ("serve.kv_cache_dtype=null", ["serve.kv_cache_dtype: must be one of", "None"]),
         ("serve.ssm_h_dtype=null", ["serve.ssm_h_dtype: must be one of", "None"]),
         ("workload.concurrency=0", ["workload.concurrency: must be at least 1"]),
         ("workload.concurrency=9", ["workload.concurrency=9 is more than the 8 slots"]),
@@ -103,9 +105,29 @@ def test_a_grid_too_large_is_refused_before_it_is_made(refused):
         (["model=qwen3_8b", "serve.lm_head_dtype=fp8"], ["the checkpoint's head is bf16"]),
         (["model=qwen3_8b", "serve.speculative=true"], ["has no draft head; leave it false"]),
         ([f"capture_rows={10**21}"], [f"capture_rows={10**21}: more than 2147483647"]),
-        ([f"tree_nodes={10**21}"], [f"tree_nodes={10**21}: more than 2147483647"]),
+        (
+            ["serve.speculative=true", f"tree_nodes={10**21}"],
+            [f"tree_nodes={10**21}: more than 2147483647"],
+        ),
+        (["tree_nodes=5"], ["tree_nodes: sizes the verify of a serve that speculates"]),
+        (
+            ["model=qwen3_8b", "capture_rows=64"],
+            ["capture_rows=64: keeps hidden rows for a draft head, and the model has none"],
+        ),
+        (
+            ["serve.expert_quantization=bf16"],
+            ["serve.expert_quantization=bf16: no rule of COPIES.toml reads it for qwen3_5"],
+        ),
+        (
+            ["model=qwen3_6_35b_a3b_nvfp4", "serve.expert_quantization=fp8"],
+            ["serve.expert_quantization=fp8: no rule of COPIES.toml reads it for qwen3_6_moe"],
+        ),
+        (
+            ["model=qwen3_8b", "serve.dflash_gamma=4", "serve.dflash=true"],
+            ["serve.dflash=true: the drafter's own sizes are not known", "leave it false"],
+        ),
     ],
-    ids=lambda value: value[0] if "=" in value[0] else "",
+    ids=lambda value: " ".join(value) if "=" in value[0] else "",
 )
 def test_what_mets_engine_does_not_serve(refused, lines, parts):
     has(refused(*MET, *HYBRID, *lines), *parts, f"{lines[-1]}'")
@@ -213,6 +235,30 @@ def test_a_boot_that_is_none(refused, text, parts):
         text = whole.replace(*text)
     Path("boot.toml").write_text(text)
     has(refused("pipeline=ledger", "ledger.boot=boot.toml"), *parts)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["serve.kv_cache_dtype=fp8", "serve.block_size=16", "slots=auto", "+hardware.sm_count=48"],
+)
+@pytest.mark.parametrize("order", [1, -1], ids=["behind", "before"])
+def test_a_flag_beside_a_boot(refused, line, order):
+    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
+    message = refused("pipeline=ledger", *[boot, line][::order])
+    has(message, f"{line}: {boot} stands for", "leave it out")
+
+
+def test_a_record_of_another_serve_than_its_boot(refused):
+    """The boot's file was changed after the run whose record is run again."""
+    boot = Path("boot.toml")
+    whole = (BOOTS / "moe-35b-fp8-recipe.toml").read_text()
+    boot.write_text(whole)
+    lines = expand(["pipeline=ledger", f"ledger.boot={boot}"]).argv
+    Path(".hydra").mkdir()
+    Path(".hydra/overrides.yaml").write_text("".join(f'- "{line}"\n' for line in lines))
+    boot.write_text(whole.replace('kv_cache_dtype = "bf16"', 'kv_cache_dtype = "fp8"'))
+    message = refused("rerun=.")
+    has(message, "serve.kv_cache_dtype: is 'bf16', and boot.toml was booted with 'fp8'; leave it")
 
 
 @pytest.fixture

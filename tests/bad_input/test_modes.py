@@ -33,6 +33,10 @@ from tests.bad_input.lines import has
         ),
         (["verify_batch=2"], ["verify_batch: needs verify_batch_ks beside it"]),
         (["verify_batch_ks=2"], ["verify_batch_ks: needs verify_batch beside it"]),
+        (
+            ["verify_batch_ks=null", "diff=verify_batch"],
+            ["verify_batch_ks: is null, but verify_batch needs it", "'verify_batch_ks=null'"],
+        ),
         (["prefill_chunk=4"], ["prefill_chunk: needs prefill beside it"]),
         (["prefill_chunk=17", "prefill=16"], ["17 splits nothing", "has 16 tokens"]),
         (["prefill_chunk=[4,16]", "prefill=[1,16]"], ["16 splits nothing", "has 16 tokens"]),

@@ -67,10 +67,13 @@ def test_the_law_of_mets_engine_bounds_this_one_on_gb10(big, devices, on):
     assert "calibrated on met's engine, and nobody calibrated metpipe's there" in source
 
 
-def test_the_law_of_this_engine_is_no_law_of_mets_on_hopper():
-    """The larger of the two bounds: 1 GiB and 21 thousandths of floor(150753352089 x 0.85)."""
-    (driver,) = terms(met_on("h200-sxm"))
-    assert (driver.low, driver.high) == (475 * MIB, 2**30 + 128_140_349 * 21)
+@pytest.mark.parametrize(
+    ("device", "thousands"), [("h200-sxm", 128_140_349), ("h100-sxm", 72_649_371)]
+)
+def test_the_law_of_this_engine_is_no_law_of_mets_on_hopper(device, thousands):
+    """The larger of the two bounds: 1 GiB and 21 thousandths of 85 % of the device."""
+    (driver,) = terms(met_on(device))
+    assert (driver.low, driver.high) == (475 * MIB, 2**30 + thousands * 21)
     assert driver.status == "uncalibrated"
     assert "calibrated on metpipe's engine, and nobody calibrated met's there" in driver.source
 
@@ -136,6 +139,7 @@ def test_one_function_decides(big, shared, devices, on):
         "b200": big,
         "met": met_on("gb10"),
         "met_h200": met_on("h200-sxm"),
+        "met_h100": met_on("h100-sxm"),
     }
     assert {name for name, point in points.items() if law_of(point)} == {"h200", "met"}
     assert {name for name, point in points.items() if sibling_of(point)} == {"h100"}

@@ -48,6 +48,11 @@ def test_bad_flags_are_refused_by_name(change, message):
         serve_from_config(FLAGS | change)
 
 
+def test_keys_and_values_are_in_bf16_where_nothing_says_otherwise():
+    assert serve_from_config(FLAGS | {"kv_cache_dtype": None}).kv_cache_dtype == "bf16"
+    assert serve_from_config(FLAGS | {"kv_cache_dtype": "f32"}).kv_cache_dtype == "f32"
+
+
 @pytest.mark.parametrize("name", ["max_seq_len", "kv_cache_dtype", "max_prefill_tokens"])
 def test_no_flag_has_a_default(name):
     with pytest.raises(ConfigError, match=rf"serve\.{name}"):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metpipe.circuit import Select
+from metpipe.errors import ConfigError
 from metpipe.memory import (
     Planned,
     Workload,
@@ -151,7 +152,45 @@ def test_devices_that_the_flags_refuse_are_not_asked(big, devices):
     answer = min_device(big, candidates)
     assert (answer.low, answer.high) == ("h200-sxm", "h200-sxm")
     refused = [one for one in candidates if one.device.id != "h200-sxm"]
-    assert min_device(big, refused).why == "the flags refuse every device of the registry"
+    why = "their driver's part is a range, and hardware.require_calibrated is true"
+    assert answer.left_out == {why: tuple(one.device.id for one in refused)}
+    none = min_device(big, refused)
+    assert none.why == "the flags refuse every device of the registry"
+    assert none.left_out == answer.left_out
+
+
+def test_each_reason_names_its_devices(big, devices):
+    """A plan on a device of an unknown size, above a ceiling, and on one that takes it."""
+    strict = replace(devices.by_id["gb10"], strict=True)
+    unknown = replace(devices.by_id["b200"], memory_bytes=None)
+    candidates = [replace(big, device=one) for one in (strict, unknown, devices.by_id["h100-sxm"])]
+    serve = replace(big.serve, gpu_memory_utilization=0.9)
+    answer = min_device(big, [replace(one, serve=serve) for one in candidates])
+    assert answer.surely == "h100-sxm"
+    assert answer.left_out == {
+        "serve.gpu_memory_utilization=0.9 is above the ceiling of their class, and "
+        "hardware.strict is true": ("gb10",),
+        "their memory is unknown": ("b200",),
+    }
+
+
+def test_an_error_that_is_no_devices_own_is_told(big, devices, on):
+    """Not taken for a device that can't be asked: no device would mend it."""
+    candidates = gpus(on(big, load={"isl": 2**31}), devices)
+    with pytest.raises(ConfigError, match=r"workload\.isl=2147483648: more than"):
+        min_device(big, candidates)
+
+
+def test_devices_without_kernels_of_mets_engine_are_named(devices):
+    point = point_of("qwen3_8_27b_nvfp4", {}, (1024, 512, 4))
+    left_out = min_device(point, gpus(point, devices)).left_out
+    assert left_out.keys() == {"met's engine has no kernels for their class"}
+    (without,) = left_out.values()
+    assert without == tuple(
+        key
+        for key, one in devices.by_id.items()
+        if one.kind == "gpu" and one.device_class not in ("gb10", "hopper", "b200", "b300")
+    )
 
 
 def test_prompts_and_outputs_end_where_the_model_does(tiny):

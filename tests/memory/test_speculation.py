@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,8 @@ from metpipe.memory.evaluate import evaluate
 from metpipe.memory.kernel_set import read_kernel_set
 from metpipe.memory.planned import Planned
 from metpipe.memory.point import Workload
+from metpipe.memory.queries import verify_question
+from metpipe.memory.speculation import num_drafts
 from metpipe.resources import kernels_dir
 from tests.circuit.hybrids import TINY, circuit_of
 
@@ -52,9 +55,34 @@ def test_the_verify_step_is_the_widest_of_its_rows(hybrid):
     assert runs == {"decode": 2, "prefill": 40, "verify_batch": 8, "draft": 2}
 
 
-def test_a_depth_is_never_guessed(hybrid):
-    with pytest.raises(ConfigError, match=r"serve\.num_drafts is not set"):
-        evaluate(speculating(hybrid, None))
+NOTE = "serve.num_drafts is null: 1 draft a step, one for each layer of the model's draft head"
+
+
+def test_a_depth_that_no_flag_says_is_the_models_and_is_told(hybrid):
+    own, one = evaluate(speculating(hybrid, None)), evaluate(speculating(hybrid, 1))
+    assert own.terms == one.terms
+    assert {run.label: run.rows for run in own.counts.runs}["verify_batch"] == 4
+    assert NOTE in own.notes
+    assert NOTE not in one.notes
+    assert NOTE not in evaluate(hybrid).notes
+
+
+def test_a_draft_head_of_two_layers_makes_two_drafts(hybrid):
+    """Each layer predicts one token further."""
+    states = tuple(
+        replace(group, states=(*group.states, *group.states)) if group.section == "draft" else group
+        for group in hybrid.planned.states
+    )
+    planned = copy(hybrid.planned)
+    planned.states = states
+    assert num_drafts(speculating(replace(hybrid, planned=planned), None)) == 2
+
+
+def test_the_verify_that_a_serve_has_by_itself_may_be_narrowed(hybrid):
+    """A question about the widest verify starts from it."""
+    assert verify_question(speculating(hybrid, None)).now == 2
+    assert verify_question(speculating(hybrid, 3)).now == 4
+    assert verify_question(hybrid).now is None
 
 
 def test_a_model_without_a_draft_head_does_not_speculate(tiny):

@@ -68,6 +68,16 @@ def test_what_was_not_asked_says_why():
     assert line == "snapshots of recurrent state: not asked, none are kept"
 
 
+def test_devices_that_were_not_asked_are_named_with_the_reason():
+    left_out = {"no kernels for their class": ("l4", "a100-40"), "unknown memory": ("b200",)}
+    device = memory_examples.query("h100-sxm", "gb300", "gb300", "gb300", sense="least")
+    assert lines(min_device=device | {"left_out": left_out}) == [
+        "the smallest device that would do: gb300",
+        "not asked: l4, a100-40 (no kernels for their class)",
+        "not asked: b200 (unknown memory)",
+    ]
+
+
 def test_an_exception_is_stated_behind_its_answer():
     answer, exception = lines(max_isl=memory_examples.query(1, 100, 10, 10, exceptions=(12, 13)))
     assert answer.startswith("up to 10 prompt tokens")
@@ -111,6 +121,15 @@ def test_each_stage_is_a_column_and_the_fullest_is_marked():
         "ranks 2 to 3\nlayers 10 to 19",
     ]
     assert list(table.columns[1].cells) == ["5 B", "0 B .. 4 B", "5 B .. 9 B", "-9 B .. -5 B"]
+
+
+def test_a_term_that_nobody_counted_leaves_a_plan_in_part_uncalibrated():
+    driver = {"id": "driver", "low": 10, "high": 10, "status": "calibrated", "source": "a boot"}
+    outside = {"id": "outside", "low": 0, "high": 0, "status": "uncalibrated"}
+    for source, said in (("not counted: away", "; partly uncalibrated on b200"), ("a sum", "")):
+        found = counted(section(terms=[driver, {**outside, "source": source}]))
+        assert found.startswith(f"metpipe's engine counted{said}")
+        assert (found == "metpipe's engine counted") == (not said)
 
 
 def test_a_calibrated_driver_leaves_a_plan_in_part_uncalibrated():

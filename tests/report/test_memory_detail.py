@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -100,15 +101,22 @@ def test_ops_without_a_kernel_and_workspaces_are_named():
 
 
 def boot(*, agrees: bool) -> BootSection:
-    line = {"term": "kv", "predicted": 7 * MIB, "measured_mib": 8.0, "error_percent": -12.5}
-    reserve = {"name": "ring", "predicted_mib": 1, "printed_mib": 9, "agrees": agrees}
+    line = {"term": "kv", "of": ["kv"], "predicted": 7 * MIB, "measured_mib": 8.0}
+    none = {"term": "snapshots", "of": ["ring", "prefix"], "predicted": MIB, "measured_mib": 0.0}
+    rest = {"tolerance_percent": 0.1, "agrees": agrees}
+    reserve = {"name": "ring", "of": "a ring", "predicted_mib": 1, "printed_mib": 9}
     return BootSection.model_validate(
         {
             "source": "b.toml",
             "checkpoint": "a/b",
             "version": 2,
-            "terms": [line | {"tolerance_percent": 0.1, "agrees": agrees}],
-            "reserve": [reserve],
+            "kv_blocks": 4321,
+            "draft_kv_blocks": 1234,
+            "terms": [
+                line | rest | {"error_percent": -12.5},
+                none | rest | {"error_percent": None},
+            ],
+            "reserve": [reserve | {"agrees": agrees}],
             "unattributed": MIB,
         }
     )
@@ -117,10 +125,24 @@ def boot(*, agrees: bool) -> BootSection:
 def test_a_boot_shows_predicted_measured_error_tolerance_and_result():
     shown = text([boot_tables.terms(boot(agrees=False)), boot_tables.reserve(boot(agrees=False))])
     rows = [line.split() for line in shown.splitlines()]
-    assert ["kv", "7.00", "8.0", "-12.5000", "%", "0.1", "%", "MISSES"] in rows
-    assert ["ring", "1", "9", "MISSES"] in rows
+    assert ["kv", "7.00", "8.0", "-12.5000", "%", "0.1", "%", "MISSES", "kv"] in rows
+    assert "snapshots 1.00 0.0 of none 0.1 % MISSES ring + prefix" in map(" ".join, rows)
+    assert ["ring", "1", "9", "MISSES", "a", "ring"] in rows
+
+
+def test_a_boot_says_which_blocks_it_counts_and_in_which_unit():
+    shown = " ".join(
+        text(boot_tables.parts(cast("Any", SimpleNamespace(boot=boot(agrees=True))))).split()
+    )
+    assert "Boot of a/b (met, version 2): its ledger in MiB" in shown
+    assert "kv is the 4,321 blocks that the boot itself took, and 1,234 of the draft head" in shown
+    assert "Its preflight in whole MiB" in shown
+    noted = boot(agrees=True).model_copy(update={"note": "nobody says its slots"})
+    assert "nobody says its slots" in text(
+        boot_tables.parts(cast("Any", SimpleNamespace(boot=noted)))
+    )
 
 
 def test_a_boot_names_what_it_misses():
     assert boot(agrees=True).misses == ()
-    assert boot(agrees=False).misses == ("kv", "reserve ring")
+    assert boot(agrees=False).misses == ("kv", "snapshots", "reserve ring")

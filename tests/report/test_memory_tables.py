@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -34,9 +35,38 @@ def test_the_compact_bill_is_a_line_a_term_with_its_share_and_its_status():
     found = lines()
     assert row("term", found) == ["term", "size", "of", "budget", "status"]
     assert row("weights", found) == ["weights", "256.57", "MiB", "0.2", "%", "exact"]
-    driver = "driver 475.00 MiB .. 4.20 GiB 2.8 % uncalibrated"
+    driver = "driver 475.00 MiB .. 4.20 GiB 0.3 .. 2.8 % uncalibrated"
     assert " ".join(row("driver", found)) == driver
     assert not any("the checkpoint's shapes" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0, 4000, "0.0 .. 2.0 %"),
+        (2000, 4000, "1.0 .. 2.0 %"),
+        (4000, 4000, "2.0 %"),
+        (4000, 4001, "2.0 %"),
+    ],
+)
+def test_the_share_of_a_range_has_both_ends_unless_they_look_alike(low, high, said):
+    record: Any = examples.memory_record()
+    totals = record["totals"] | {"low": low, "high": high, "budget": 200_000}
+    terms = [{**record["terms"][0], "id": "one", "low": low, "high": high}]
+    found = lines(terms=terms, totals=totals)
+    for name in ("one", "total"):
+        shown = " ".join(row(name, found))
+        assert re.search(rf"(?:B|iB) {re.escape(said)}", shown), shown
+
+
+def test_a_term_that_nobody_counted_stays_in_the_compact_bill():
+    record: Any = examples.memory_record()
+    why = {"source": "not counted: the files are away", "status": "uncalibrated"}
+    terms = [*record["terms"], {"id": "outside", "low": 0, "high": 0, **why}]
+    assert row("outside", lines(terms=terms)) == ["outside", "not", "counted", "-", "uncalibrated"]
+    known = [*record["terms"], {**terms[-1], "source": "a formula"}]
+    found = lines(terms=known)
+    assert not [line for line in found if line.startswith("outside ")]
 
 
 def test_a_term_of_nothing_is_left_out_of_the_compact_bill_alone():

@@ -54,6 +54,18 @@ SWEEPS: dict[str, tuple[JobRow, ...]] = {
     "three axes": over_devices(),
     "refused": (*grid()[:8], refused(8, "workload.concurrency=16", "workload.isl=32768")),
     "tables": grid(expert_tables=TABLES),
+    "long names": tuple(
+        job(
+            0,
+            f"hardware={name}",
+            f"serve.speculative={drafts}",
+            f"serve.kv_cache_dtype={dtype}",
+            memory=plan(65536, 1, budget=budget, device=name),
+        )
+        for name, budget in DEVICES.items()
+        for drafts in ("True", "False")
+        for dtype in ("bf16", "null")
+    ),
 }
 
 
@@ -160,6 +172,20 @@ def test_uncalibrated_is_hatched_and_exact_is_not():
     assert hatches == {"", "////"} or hatches == {None, "////"}
 
 
+def test_a_bar_is_hatched_as_its_own_plan_says():
+    """One device is calibrated, the other isn't: each bar of the same term has its own status."""
+    known, unknown = (plan(8192, 1, device=name) for name in ("gb10", "b200"))
+    driver = known.terms[-1].model_copy(update={"status": "calibrated", "high": GIB // 2})
+    known = known.model_copy(update={"terms": (*known.terms[:-1], driver)})
+    plans = {"gb10": known, "b200": unknown}
+    jobs = [job(0, f"hardware={name}", memory=one) for name, one in plans.items()]
+    figure = plot_terms.draw(jobs, axes(jobs))
+    (axis,) = figure.axes
+    hatched = [int(patch.get_x() + 0.5) for patch in axis.patches if patch.get_hatch()]
+    assert set(hatched) == {1}
+    assert "driver: uncalibrated in part" in [text.get_text() for text in words(figure)]
+
+
 def test_a_refused_job_is_told_at_its_place():
     jobs = SWEEPS["refused"]
     said = [text.get_text() for text in words(plot_terms.draw(jobs, axes(jobs)))]
@@ -188,6 +214,35 @@ def test_a_point_where_the_question_ended_is_no_edge():
     assert found[1024, 256]  # more sequences were not asked
     assert not found[40_000, 8]
     assert found[130_000, 2]  # nor longer prompts
+
+
+def test_an_end_of_what_may_be_asked_is_told_where_it_is_in_the_picture():
+    """With slots that follow, 128 sequences are asked about, and three may be the most that fit."""
+    jobs = SWEEPS["over budget"]
+    far = [
+        one.model_copy(
+            update={
+                "memory": one.memory.model_copy(
+                    update={
+                        "limits": {
+                            key: limit.model_copy(update={"high": 10**9})
+                            for key, limit in one.memory.limits.items()
+                        }
+                    }
+                )
+            }
+        )
+        for one in jobs
+        if one.memory
+    ]
+    said = [[t.get_text() for t in words(plot_frontier.draw(j, axes(j)))] for j in (jobs, far)]
+    assert [any("asked up" in text for text in texts) for texts in said] == [True, False]
+
+
+def test_a_title_is_folded_between_the_values_that_it_names():
+    jobs = SWEEPS["long names"]
+    titles = [axis.get_title(loc="left") for axis in plot_terms.draw(jobs, axes(jobs)).axes]
+    assert "serve.speculative=True,\nserve.kv_cache_dtype=bf16" in titles
 
 
 def test_what_is_not_drawn_is_counted():

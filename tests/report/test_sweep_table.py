@@ -53,6 +53,23 @@ def test_what_is_alike_is_said_once():
     assert "  exact: weights, kv, tables; calibrated: step; uncalibrated: driver" in lines
 
 
+def test_a_status_that_only_some_plans_have_is_one_in_part():
+    first, *rest = grid()
+    kv = first.memory.terms[1].model_copy(update={"status": "uncalibrated"})
+    terms = (first.memory.terms[0], kv, *first.memory.terms[2:])
+    other = first.memory.model_copy(update={"terms": terms})
+    lines = shown((first.model_copy(update={"memory": other}), *rest))
+    said = (
+        "  exact: weights, tables; calibrated: step; uncalibrated: driver; uncalibrated in part: kv"
+    )
+    assert said in lines
+
+
+def test_the_loads_of_a_grid_are_not_taken_for_the_workload():
+    jobs = [job(i, f"grid.isl=[{n}]", memory=plan(1024, 1)) for i, n in enumerate((1000, 2000))]
+    assert "grid.isl" in shown(jobs)[2].split()
+
+
 def test_two_numbers_make_a_grid_of_the_room_that_is_left():
     lines = shown(grid(budget=80 * GIB))
     at = lines.index(

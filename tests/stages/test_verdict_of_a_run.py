@@ -24,9 +24,22 @@ def ledger(*, agrees: bool) -> dict[str, Any]:
 
 
 def boot(*, agrees: bool, printed: int = 8) -> dict[str, Any]:
-    term = {"predicted": 8, "measured_mib": 8.0, "error_percent": 0.0, "tolerance_percent": 1.0}
-    line = {"name": "ring", "predicted_mib": 8, "printed_mib": printed, "agrees": printed == 8}
+    term = {
+        "of": ["kv"],
+        "predicted": 8,
+        "measured_mib": 8.0,
+        "error_percent": 0.0,
+        "tolerance_percent": 1.0,
+    }
+    line = {
+        "name": "ring",
+        "of": "snapshots",
+        "predicted_mib": 8,
+        "printed_mib": printed,
+        "agrees": printed == 8,
+    }
     section = {"source": "b.toml", "checkpoint": "a/b", "version": 2, "unattributed": 0}
+    section |= {"kv_blocks": 3, "draft_kv_blocks": 0}
     return {
         "boot": section | {"terms": [{"term": "kv", **term, "agrees": agrees}], "reserve": [line]}
     }

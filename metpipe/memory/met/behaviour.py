@@ -12,7 +12,7 @@ __all__ = ["Behaviour", "find_behaviour", "stated_outside"]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One target. A count of 0 is unset. `source` is the file it came from.
+    """One target. A count of 0 and an empty dtype are unset. `source` is the file it came from.
 
     It is for every model of this arch and these dims. `outside` maps the id of a published
     checkpoint to the bytes of it that no node binds, as measured on its files.
@@ -22,6 +22,7 @@ class Behaviour:
     dims: Mapping[str, int]
     num_drafts: int
     mtp_max_seqs: int
+    kv_dtype: str
     outside: Mapping[str, int]
     source: str
 

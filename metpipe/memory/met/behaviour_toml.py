@@ -15,6 +15,7 @@ __all__ = ["parse_behaviour"]
 class _Defaults(Strict):
     default_num_drafts: int = Field(ge=0)
     mtp_max_seqs: int = Field(ge=0, le=128)
+    default_kv_dtype: Literal["", "bf16", "f16", "f32", "fp8"]
 
 
 class _Checkpoint(Strict):
@@ -42,6 +43,7 @@ def parse_behaviour(text: str, source: str) -> Behaviour:
         dims=file.dims,
         num_drafts=file.behavior.default_num_drafts,
         mtp_max_seqs=file.behavior.mtp_max_seqs,
+        kv_dtype=file.behavior.default_kv_dtype,
         outside={entry.id: entry.outside_bytes for entry in file.checkpoint},
         source=source,
     )

@@ -11,6 +11,7 @@ from metpipe.memory.point import Point, Workload
 from metpipe.memory.report import MemoryReport
 
 __all__ = [
+    "PRINTED",
     "RESERVES",
     "TERMS",
     "Boot",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 MIB = 1 << 20
+DECIMAL = 0.1
+"""MiB: the last place of what a ledger says."""
 
 TERMS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights", "outside", "copies"),
@@ -35,8 +38,15 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 }
 """What a boot's ledger itemizes -> the terms of the accounting."""
 
-RESERVES = ("ssm_pool", "marconi", "ring", "carry", "driver")
-"""What the preflight of a boot prints, in whole MiB, rounded down."""
+PRINTED: Mapping[str, str] = {
+    "ssm_pool": "states",
+    "marconi": "snapshots of the prefix cache, without its hidden rows",
+    "ring": "snapshots of the decode ring",
+    "carry": "carry",
+    "driver": "driver, without the slack of small allocations",
+}
+"""What the preflight of a boot prints, in whole MiB, rounded down -> what it is of a plan."""
+RESERVES = tuple(PRINTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +59,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """One boot. `serve` are the flags it was started with, by their names with underscores."""
+    """One boot. `serve` are the flags it was started with, by their names with underscores.
+
+    `slots_follow`: it was started with as many slots as sequences (`max_batch_size = "auto"`, which
+    `serve` then leaves out); `slots` is what that came to, None where nothing says it.
+    """
 
     checkpoint: str
     hardware: str
@@ -63,21 +77,31 @@ class Boot:
     measured: Mapping[str, Measured]
     reserve: Mapping[str, int]
     source: str
+    slots_follow: bool = False
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BootTerm:
-    """A term: predicted bytes, measured MiB, and the prediction's error in percent of these."""
+    """A term: predicted bytes, measured MiB, and the prediction's error in percent of these.
+
+    Of nothing there is no percentage: `error_percent` is None where nothing was measured.
+    """
 
     term: str
     predicted: int
     measured_mib: float
-    error_percent: float
+    error_percent: float | None
     tolerance_percent: float
 
     @property
     def agrees(self) -> bool:
-        """Whether the error is inside the tolerance."""
+        """Whether the error is inside the tolerance; of nothing, whether it is logged as nothing.
+
+        The ledger has one decimal of a MiB, so that 0.0 is anything below half of it.
+        """
+        if self.error_percent is None:
+            return self.predicted < DECIMAL * MIB / 2
         return abs(self.error_percent) <= self.tolerance_percent
 
 
@@ -110,8 +134,8 @@ def at_boot(point: Point, boot: Boot) -> Point:
     return replace(
         point,
         workload=Workload(isl=1, osl=1, concurrency=1),
-        slots=None,
-        slots_follow=False,
+        slots=boot.slots,
+        slots_follow=boot.slots_follow and boot.slots is None,
         met=replace(
             side,
             what_ifs=WhatIfs(capture_rows=boot.capture_rows),
@@ -140,7 +164,7 @@ def check_boot(report: MemoryReport, boot: Boot) -> BootCheck:
 
 
 def _term(name: str, predicted: int, measured: Measured) -> BootTerm:
-    error = 100 * (predicted / MIB - measured.mib) / measured.mib
+    error = 100 * (predicted / MIB - measured.mib) / measured.mib if measured.mib else None
     return BootTerm(name, predicted, measured.mib, error, measured.tolerance_percent)
 
 

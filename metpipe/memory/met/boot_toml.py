@@ -18,7 +18,10 @@ __all__ = ["parse_boot"]
 GB = 10**9
 """The ledger's totals are decimal."""
 
-Pair = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+Pair = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)]
+SLOTS = "max_batch_size"
+AUTO = "auto"
+"""The value of SLOTS that asks for as many as there are sequences."""
 
 
 class _Boot(Strict):
@@ -28,6 +31,7 @@ class _Boot(Strict):
     outside_bytes: int = Field(ge=0)
     chunk_slack_gb: float = Field(ge=0)
     ledger_total_gb: float = Field(gt=0)
+    slots: int | None = Field(default=None, gt=0)
 
 
 class _File(Strict):
@@ -51,7 +55,7 @@ def parse_boot(text: str, source: str) -> Boot:
 
     Raises:
         ConfigError: broken TOML, an unknown or missing key, a value out of its range, no term, a
-            term or reserve line that the accounting does not know.
+            term or reserve line that the accounting does not know, slots that are said twice.
     """
     file = parse_model(_File, text, source)
     _known(file.measured_mib, tuple(TERMS), f"{source}: measured_mib")
@@ -60,7 +64,7 @@ def parse_boot(text: str, source: str) -> Boot:
         checkpoint=file.checkpoint,
         hardware=file.hardware,
         version=_version(file, source),
-        serve=file.serve,
+        serve={flag: value for flag, value in file.serve.items() if (flag, value) != (SLOTS, AUTO)},
         pools=BootPools(file.boot.kv_blocks, file.boot.draft_kv_blocks),
         capture_rows=file.boot.capture_rows,
         outside_bytes=file.boot.outside_bytes,
@@ -69,7 +73,20 @@ def parse_boot(text: str, source: str) -> Boot:
         measured={term: Measured(*pair) for term, pair in file.measured_mib.items()},
         reserve=file.reserve_mib,
         source=source,
+        slots_follow=_slots_follow(file, source),
+        slots=file.boot.slots,
     )
+
+
+def _slots_follow(file: _File, source: str) -> bool:
+    """Whether the boot found out by itself how many slots it has."""
+    follows = file.serve.get(SLOTS) == AUTO
+    if file.boot.slots is not None and not follows:
+        raise ConfigError(
+            f'{source}: boot.slots is what serve.{SLOTS} = "{AUTO}" came to, and the file says '
+            f"otherwise (serve.{SLOTS}); leave one of them out"
+        )
+    return follows
 
 
 def _version(file: _File, source: str) -> int:

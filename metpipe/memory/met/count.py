@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
-from metpipe.errors import ConfigError
+from metpipe.memory.devices import DeviceRefusal
 from metpipe.memory.met.arena_range import arena_range
+from metpipe.memory.met.evidence import evidence, other_booted
 from metpipe.memory.met.held import counts_at, main_pool, side_of, states_of
 from metpipe.memory.met.legacy_arena import ArenaSizes, arena_bytes, two_phase_bytes
-from metpipe.memory.met.side import MetModel
+from metpipe.memory.met.side import MetModel, MetSide
+from metpipe.memory.met.unread import DRAFTER_NOTE
+from metpipe.memory.met.versions import Version
 from metpipe.memory.point import Point
-from metpipe.memory.report import Counts, RunBytes, StateBytes, Status, Term
+from metpipe.memory.report import Counts, RunBytes, StateBytes, Term
 from metpipe.memory.workspaces import Program, workspaces_of
 
 __all__ = ["arena_sizes", "count", "terms"]
@@ -30,13 +34,6 @@ SOURCES: Mapping[str, str] = {
     "speculation": "tables and hidden rows of a verify; what-ifs: captured rows, a token tree",
 }
 """Term -> what it is."""
-
-BOOTS: Mapping[str, str] = {
-    "qwen3_5": "boots of the 27B on gb10",
-    "qwen3_6_moe": "boots of the 35B-A3B on gb10",
-    "nemotron_h": "a boot of Nemotron-3-Nano on gb10",
-}
-"""Family -> what met's boots of it were held against these terms."""
 
 SPECULATION = (
     "verify_table",
@@ -82,7 +79,7 @@ def count(point: Point) -> Counts:
         workspaces=workspaces_of(point, programs),
         kv_blocks=main_pool(point).blocks if _has_cache(point) else 0,
         pool_bytes=sum(s.bytes for s in states if s.holding == "blocks" and s.section == "main"),
-        notes=tuple(_notes(side.model)),
+        notes=tuple(_notes(side)),
         host=sum(state.bytes for state in states if state.holding == "host"),
     )
 
@@ -102,19 +99,21 @@ def arena_sizes(point: Point) -> ArenaSizes:
     """What the arena's buffers are sized by.
 
     Raises:
-        ConfigError: the device is no GPU, or one of a class that met's engine isn't made for.
+        DeviceRefusal: the device is no GPU, or one of a class that met's engine isn't made for.
     """
     device, serve = point.device, point.serve
     if device.sm_count is None:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"hardware={device.id}: met's engine runs on GPUs, and the met accounting needs "
-            "the SMs of one; choose hardware=ID of a GPU, such as gb10"
+            "the SMs of one; choose hardware=ID of a GPU, such as gb10",
+            "met's engine runs on GPUs of which the SMs are known",
         )
     if device.split_k is None:
-        raise ConfigError(
+        raise DeviceRefusal(
             f"hardware={device.id}: met's engine has no kernels for the class "
             f"{device.device_class}, so nothing says how it would size its decode; choose "
-            "hardware=ID of gb10, Hopper, B200 or B300"
+            "hardware=ID of gb10, Hopper, B200 or B300",
+            "met's engine has no kernels for their class",
         )
     return ArenaSizes(
         tokens=counts_at(point).max_batch_tokens,
@@ -138,26 +137,46 @@ def _terms(point: Point, states: tuple[StateBytes, ...]) -> tuple[Term, ...]:
     for state in states:
         held[_term_of(state)] += state.bytes
     spans = {term: (size, size) for term, size in held.items()}
-    spans["arena"] = _arena(model, sizes)
+    spans["arena"] = _arena(model, sizes, judged=side.pools is not None)
     spans["copies"] = (side.weights.derived, side.weights.derived_most)
-    status = status_of(point)
-    return tuple(
-        Term(key, *spans[key], status, _source(key, model.arch, model.version.copies))
-        for key in SOURCES
-    )
+    return tuple(_term(point, key, spans[key]) for key in SOURCES)
 
 
 @lru_cache(maxsize=4096)
-def _arena(model: MetModel, sizes: ArenaSizes) -> tuple[int, int]:
-    """One number where every part has a formula, else a range."""
+def _arena(model: MetModel, sizes: ArenaSizes, *, judged: bool) -> tuple[int, int]:
+    """One number where every part has a formula that boots speak for, else a range.
+
+    What another version was booted with is the other end of it; a boot that is itself `judged` is
+    held to its own version's formula alone.
+    """
     if model.gaps is not None:
         return arena_range(model.shape, model.gaps, sizes)
     size = arena_bytes(model.shape, sizes)
-    return size, size
+    booted = None if judged else _other_arena(model)
+    if booted is None:
+        return size, size
+    elements = booted.expert_element_bytes
+    other = arena_bytes(model.shape, replace(sizes, expert_element_bytes=elements))
+    return min(size, other), max(size, other)
 
 
-def _notes(model: MetModel) -> Iterator[str]:
-    """What is known of a family's serve in part only."""
+def _other_arena(model: MetModel) -> Version | None:
+    experts = bool(model.shape.experts)
+    return other_booted("arena", model.arch, model.version, experts=experts)
+
+
+def _notes(side: MetSide) -> Iterator[str]:
+    """What is known of a serve in part only, and what is not counted."""
+    model = side.model
+    if side.flags.dflash:
+        yield DRAFTER_NOTE
+    if side.outside.bytes is None:
+        yield f"outside bytes {side.outside.said}"
+    if (booted := _other_arena(model)) is not None:
+        yield (
+            f"met's boots of {model.arch} ran version {booted.number}, and version "
+            f"{model.version.number} has the arena another way: it is a range that holds both"
+        )
     if model.gaps is not None:
         yield (
             f"no formula of met's arena speaks of {', '.join(model.gaps.what)}: it is a range, "
@@ -177,17 +196,25 @@ def _term_of(state: StateBytes) -> str:
     return "kv" if state.holding == "blocks" else "states"
 
 
-def status_of(point: Point) -> Status:
-    """Calibrated for the families and the class of which there are boots."""
-    known = side_of(point).model.arch in BOOTS and point.device.device_class == "gb10"
-    return "calibrated" if known else "uncalibrated"
+def _term(point: Point, term: str, span: tuple[int, int]) -> Term:
+    """A term with its status; one that nobody counted says so, and is charged as nothing."""
+    side = side_of(point)
+    if term == "outside" and side.outside.bytes is None:
+        return Term(term, *span, "uncalibrated", side.outside.said)
+    model = side.model
+    status, held = evidence(
+        term,
+        model.arch,
+        model.version,
+        point.device.device_class,
+        experts=bool(model.shape.experts),
+    )
+    return Term(term, *span, status, _source(term, model.version.copies, held))
 
 
 @lru_cache(maxsize=256)
-def _source(term: str, arch: str, copies: str) -> str:
+def _source(term: str, copies: str, held: str) -> str:
     """What a term is, and what it was held against."""
-    against = BOOTS.get(arch)
-    held = f"held against {against}" if against else f"no boot of {arch} is known"
     return f"{SOURCES[term].format(copies=copies)}\n{held}"
 
 

@@ -15,7 +15,6 @@ from metpipe.memory.serve import Serve
 __all__ = ["EngineCounts", "VerifySlots", "dispatch_cap", "engine_counts", "verify_slots"]
 
 DISPATCH_CAP = 32
-CAP_WITHOUT_LADDER = 4
 CAP_LIMIT = 128
 VERIFY_ROWS = 128
 """Rows of the verify's tables."""
@@ -118,13 +117,13 @@ def engine_counts(
     )
 
 
-def dispatch_cap(flag: int | None, own: int, ladder: bool = True) -> int:
+def dispatch_cap(flag: int | None, own: int) -> int:
     """Sequences that may verify at once: the flag, the target's own, the engine's.
 
     Raises:
         ConfigError: outside 1..128.
     """
-    cap = flag if flag is not None else own or (DISPATCH_CAP if ladder else CAP_WITHOUT_LADDER)
+    cap = flag if flag is not None else own or DISPATCH_CAP
     if not 1 <= cap <= CAP_LIMIT:
         raise ConfigError(f"serve.mtp_max_seqs={cap}: must lie in 1..{CAP_LIMIT}")
     return cap

@@ -49,8 +49,14 @@ class MetFlags:
         return self.speculative or self.dflash
 
 
-def met_serve(flags: Mapping[str, object]) -> Serve:
+OWN_KV = "fp8"
+"""What that engine keeps keys and values in where neither a flag nor a model's target says it."""
+
+
+def met_serve(flags: Mapping[str, object], targets_kv: str | None = None) -> Serve:
     """The flags of every serve, with what this accounting cannot count refused by name.
+
+    `targets_kv`: the dtype of keys and values that the model's kernel target has by itself.
 
     Raises:
         ConfigError: an unknown flag, one of a wrong type, one that asks for what has no term.
@@ -64,7 +70,8 @@ def met_serve(flags: Mapping[str, object]) -> Serve:
                 f"serve.{name}={flags[name]}: the met accounting has no term for it ({why}); set "
                 f"serve.{name}={'null' if neutral is None else str(neutral).lower()}"
             )
-    return read_serve(flags)
+    asked = flags.get("kv_cache_dtype")
+    return read_serve({**flags, "kv_cache_dtype": asked or targets_kv or OWN_KV})
 
 
 def met_flags(flags: Mapping[str, object]) -> MetFlags:

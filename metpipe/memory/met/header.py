@@ -86,9 +86,7 @@ def _arena(point: Point) -> str:
 
 def _outside(point: Point) -> str:
     outside = side_of(point).outside
-    if outside.bytes is None:
-        return f"not counted: {outside.why}"
-    return f"{_mib(outside.bytes)} ({outside.why})"
+    return outside.said if outside.bytes is None else f"{_mib(outside.bytes)} ({outside.said})"
 
 
 def _mib(size: int) -> str:

@@ -42,6 +42,7 @@ def met_model(
         caches=declared_caches(circuit, shape),
         rules=rules,
         caps=(0, 0) if behaviour is None else (behaviour.num_drafts, behaviour.mtp_max_seqs),
+        kv_dtype=None if behaviour is None else behaviour.kv_dtype or None,
         behaviour=None if behaviour is None else behaviour.source,
         version=version,
         drafts=any(

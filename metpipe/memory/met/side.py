@@ -41,6 +41,11 @@ class Outside:
     bytes: int | None
     why: str
 
+    @property
+    def said(self) -> str:
+        """Whence the bytes are, or that there are none and why."""
+        return f"not counted: {self.why}" if self.bytes is None else self.why
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -59,8 +64,8 @@ class Decision:
 class MetModel:
     """A model as this accounting sees it, whatever the flags: its sizes, caches and copy rules.
 
-    `caps` are the drafts and the dispatch cap of its target (0: unset), `behaviour` where they
-    stand (None: the engine's own hold).
+    `caps` are the drafts and the dispatch cap of its target (0: unset), `kv_dtype` what that keeps
+    keys and values in (None: unset), `behaviour` where they stand (None: the engine's own hold).
     """
 
     arch: str
@@ -70,6 +75,7 @@ class MetModel:
     caches: tuple[Cache, ...]
     rules: tuple[CopyRule, ...]
     caps: tuple[int, int]
+    kv_dtype: str | None
     behaviour: str | None
     version: Version
     drafts: bool

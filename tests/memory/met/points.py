@@ -112,7 +112,7 @@ def point_of(
         Point(
             planned=planned_of(choice),
             device=devices().by_id[device],
-            serve=met_serve(flags),
+            serve=met_serve(flags, model_of(choice, number).kv_dtype),
             workload=Workload(*load),
             accounting="met",
             met=side,

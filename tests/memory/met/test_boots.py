@@ -10,8 +10,9 @@ import pytest
 
 from metpipe.errors import ConfigError
 from metpipe.memory import evaluate
-from metpipe.memory.met.boot import at_boot, check_boot
+from metpipe.memory.met.boot import BootTerm, Measured, at_boot, check_boot
 from metpipe.memory.met.boot_toml import parse_boot
+from metpipe.report.boot_section import boot_section
 
 from .points import point_of
 
@@ -97,6 +98,71 @@ def test_what_no_term_explains_is_stated():
     check = checked(boot_of("dense-27b-recipe-after"))
     # 107.9 decimal GB less the six terms, of which the captured and accepted rows are 322 MiB
     assert round(check.unattributed / 2**20, 1) == 411.9
+
+
+def measuring(mib, tolerance, **serve):
+    """The boot of 35B, whose ledger itemizes only snapshots; `serve` beside its flags."""
+    boot = boot_of("moe-35b-fp8-recipe")
+    measured = {"snapshots": Measured(mib, tolerance)}
+    return replace(boot, measured=measured, serve={**boot.serve, **serve})
+
+
+def test_nothing_measured_agrees_with_nothing_predicted():
+    (term,) = checked(measuring(0.0, 0.0, enable_prefix_caching=False)).terms
+    assert (term.predicted, term.error_percent, term.agrees) == (0, None, True)
+
+
+def test_nothing_measured_misses_what_is_predicted_and_has_no_percentage():
+    """However wide the tolerance: no share of nothing is 1020 MiB."""
+    (term,) = checked(measuring(0.0, 100.0)).terms
+    assert (term.error_percent, term.agrees) == (None, False)
+
+
+@pytest.mark.parametrize(("predicted", "agrees"), [(52428, True), (52429, False)])
+def test_nothing_is_what_a_ledger_of_one_decimal_logs_as_nothing(predicted, agrees):
+    """Half of a tenth of a MiB is 52428.8 bytes."""
+    assert BootTerm("kv", predicted, 0.0, None, 0.0).agrees is agrees
+
+
+def test_a_tolerance_of_nothing_accepts_the_very_number():
+    states = Measured(1755.0, 0.0)
+    boot = boot_of("moe-35b-fp8-recipe")
+    (term,) = checked(replace(boot, measured={"ssm_pool": states})).terms
+    assert (term.predicted, term.agrees) == (1755 * 2**20, True)
+    (off,) = checked(replace(boot, measured={"ssm_pool": replace(states, mib=1755.1)})).terms
+    assert not off.agrees
+
+
+def test_a_measured_nothing_is_read():
+    boot = parse_boot(broken("snapshots = [1020.1, 0.5]", "snapshots = [0, 0.0]"), "B.toml")
+    assert boot.measured["snapshots"] == Measured(0.0, 0.0)
+    with pytest.raises(ConfigError, match="measured_mib"):
+        parse_boot(broken("snapshots = [1020.1, 0.5]", "snapshots = [-0.1, 0.5]"), "B.toml")
+
+
+AUTO = ("max_batch_size = 8", 'max_batch_size = "auto"')
+
+
+@pytest.mark.parametrize(("said", "slots"), [("", 1), ("slots = 8\n", 8)])
+def test_slots_that_a_boot_counted_itself(said, slots):
+    """As many as sequences, of which a boot is looked at with one; or what it came to."""
+    text = broken(*AUTO).replace("[boot]\n", f"[boot]\n{said}")
+    boot = parse_boot(text, "B.toml")
+    assert boot.slots_follow
+    assert "max_batch_size" not in boot.serve
+    point = at_boot(point_of(CHOICES[boot.checkpoint], boot.serve, number=2), boot)
+    live = {row.local: row.units for row in evaluate(point).counts.states if row.holding == "live"}
+    assert live["gdn.h"] == slots + 1
+    (pool,) = (term for term in checked(boot).terms if term.term == "ssm_pool")
+    assert pool.agrees == (slots == 8)
+    note = boot_section(boot, checked(boot)).note
+    assert note.startswith("it counted its slots itself") == (slots == 1)
+    assert boot_section(boot_of("moe-35b-fp8-recipe"), checked(boot)).note == ""
+
+
+def test_slots_are_said_once():
+    with pytest.raises(ConfigError, match=r"^B\.toml: boot\.slots is what serve\.max_batch_size"):
+        parse_boot(broken("[boot]\n", "[boot]\nslots = 8\n"), "B.toml")
 
 
 def broken(old, new):

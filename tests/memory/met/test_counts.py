@@ -9,7 +9,7 @@ from metpipe.memory.met.behaviour_toml import parse_behaviour
 from metpipe.memory.met.demand import draft_blocks, main_blocks
 from metpipe.memory.met.engine_counts import dispatch_cap, verify_slots
 from metpipe.memory.met.held import counts_at
-from metpipe.memory.met.ladder import Rung, drafts_at, parse_ladder
+from metpipe.memory.met.ladder import drafts_at
 
 from .points import point_of
 
@@ -28,19 +28,9 @@ def test_a_ladder_never_exceeds_the_drafts_that_are_asked_for(active):
     assert drafts_at(active, 0) == 0
 
 
-def test_a_ladder_is_read_whole_or_not_at_all():
-    assert parse_ladder("2:3, 4:0") == (Rung(2, 3), Rung(4, 0))
-    for text in ("", "4", "4:3,8", "4:3,x:1", "8:3,4:1", "4:3,4:1", "0:1", "4:-1"):
-        with pytest.raises(ConfigError, match="is no ladder of drafts"):
-            parse_ladder(text)
-
-
-@pytest.mark.parametrize(
-    ("flag", "own", "ladder", "cap"),
-    [(7, 64, True, 7), (None, 64, True, 64), (None, 0, True, 32), (None, 0, False, 4)],
-)
-def test_the_dispatch_cap_is_the_flags_then_the_targets_then_the_engines(flag, own, ladder, cap):
-    assert dispatch_cap(flag, own, ladder) == cap
+@pytest.mark.parametrize(("flag", "own", "cap"), [(7, 64, 7), (None, 64, 64), (None, 0, 32)])
+def test_the_dispatch_cap_is_the_flags_then_the_targets_then_the_engines(flag, own, cap):
+    assert dispatch_cap(flag, own) == cap
 
 
 @pytest.mark.parametrize("cap", [0, 129])
@@ -154,6 +144,7 @@ dims = { layers = 64 }
 [behavior]
 default_num_drafts = 2
 mtp_max_seqs = 9
+default_kv_dtype = "f16"
 [[checkpoint]]
 id = "a/b"
 outside_bytes = 7
@@ -162,13 +153,18 @@ outside_bytes = 7
 
 def test_a_targets_defaults_are_read():
     behaviour = parse_behaviour(BEHAVIOUR, "B.toml")
-    assert (behaviour.num_drafts, behaviour.mtp_max_seqs) == (2, 9)
+    assert (behaviour.num_drafts, behaviour.mtp_max_seqs, behaviour.kv_dtype) == (2, 9, "f16")
     assert behaviour.outside == {"a/b": 7}
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("schema = 1", "schema = 2"), ("mtp_max_seqs = 9", "mtp_max_seqs = 129"), ("arch", "ark")],
+    [
+        ("schema = 1", "schema = 2"),
+        ("mtp_max_seqs = 9", "mtp_max_seqs = 129"),
+        ("arch", "ark"),
+        ("f16", "nvfp4"),
+    ],
 )
 def test_a_broken_behaviour_is_refused(old, new):
     with pytest.raises(ConfigError, match=r"^B\.toml: "):

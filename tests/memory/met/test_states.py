@@ -9,10 +9,11 @@ import pytest
 from metpipe.errors import ConfigError
 from metpipe.memory import Planned, StateGroup, evaluate
 from metpipe.memory.met.engine_counts import EngineCounts, VerifySlots
+from metpipe.memory.met.flags import met_serve
 from metpipe.memory.met.side import BootPools
 from metpipe.memory.met.states import Pool, StateFormats, state_rows
 
-from .points import MIB, point_of
+from .points import DEFAULT, MIB, behaviours, point_of
 
 DENSE = "qwen3_8_27b_nvfp4"
 DRAFTING = {"speculative": True, "num_drafts": 3, "max_batch_size": 1, "max_seq_len": 32768}
@@ -26,9 +27,24 @@ def rows_of(point):
     }
 
 
+@pytest.mark.parametrize(
+    ("flag", "target", "dtype"),
+    [(None, None, "fp8"), (None, "f16", "f16"), ("bf16", "f16", "bf16"), ("bf16", None, "bf16")],
+)
+def test_the_dtype_of_keys_and_values_is_the_flags_the_targets_or_the_engines(flag, target, dtype):
+    """Section 10: a flag wins over the model's target, and that over the engine's fp8."""
+    assert met_serve(DEFAULT | {"kv_cache_dtype": flag}, target).kv_cache_dtype == dtype
+
+
+def test_a_target_that_sets_no_dtype_leaves_it_to_the_engine():
+    assert {behaviour.kv_dtype for behaviour in behaviours()} == {""}
+    rows = rows_of(point_of(DENSE, {}))
+    assert rows["main", "attn.k", "blocks"].dtype == "fp8"
+
+
 def test_the_published_boot_of_the_dense_hybrid():
     """4380 blocks for the target and for the draft, one slot and a dummy, verifies of four rows."""
-    point = point_of(DENSE, DRAFTING)
+    point = point_of(DENSE, DRAFTING | {"kv_cache_dtype": "bf16"})
     point = replace(point, met=replace(point.met, pools=BootPools(4380, 4380)))
     rows = rows_of(point)
     sizes = {key: row.bytes / MIB for key, row in rows.items()}
