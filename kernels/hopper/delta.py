@@ -25,7 +25,7 @@ from .scalar import exp
 from .slots import is_first, last_row
 from .sums import power_of_two
 
-__all__ = ["gdn_recurrence", "recurrence_norm"]
+__all__ = ["gdn_recurrence", "recurrence_norm", "value_dim"]
 
 MAX_STATE = 256 * 256
 """Elements of a state that a program holds in registers."""
@@ -156,7 +156,7 @@ def _bind(
     gate_offset: int,
     eps: float,
 ) -> object:
-    (rows, heads), dk, dv = matrix("decay", decay), k_dim, _value_dim(qkv, decay, y, k_heads, k_dim)
+    (rows, heads), dk, dv = matrix("decay", decay), k_dim, value_dim(qkv, decay, y, k_heads, k_dim)
     slot_count, step_count = matrix("h", h)[0], matrix("steps", steps)[0]
     read = {
         "qkv": qkv, "decay": decay, "beta": beta, "slots": slots, "step_rows": step_rows,
@@ -194,9 +194,10 @@ def _bind(
     return bind(_recurrence, (rows, heads), arguments, warps=WARPS)
 
 
-def _value_dim(
+def value_dim(
     qkv: torch.Tensor, decay: torch.Tensor, y: torch.Tensor, k_heads: int, k_dim: int
 ) -> int:
+    """The dim of a value head, if all of them fit together."""
     heads, columns, values = matrix("decay", decay)[1], matrix("qkv", qkv)[1], matrix("y", y)[1]
     if values % heads or heads % k_heads or columns != 2 * k_heads * k_dim + values:
         raise ValueError(

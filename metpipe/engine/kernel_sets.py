@@ -18,6 +18,7 @@ from metpipe.engine.kernel_set import (
     KernelSet,
     load_kernel_set,
 )
+from metpipe.engine.promises import check_levers, parse_promises
 from metpipe.engine.set_choice import SetChoice, choose_set
 from metpipe.errors import ConfigError
 from metpipe.resources import kernels_dir
@@ -84,6 +85,7 @@ def open_kernel_sets(device: str, overlay: str | None, *, strict: bool = False) 
     chosen = choose_set(device, find_gpu() if device != "cpu" else None, strict=strict)
     builtin = _built_in(chosen)
     rules = _rules_of(builtin)
+    _refuse_unknown_levers(builtin, rules)
     if overlay is None:
         return KernelSets(builtin, rules, proven=chosen.proven)
     folder = Path(overlay).expanduser()
@@ -91,12 +93,20 @@ def open_kernel_sets(device: str, overlay: str | None, *, strict: bool = False) 
     _refuse_changed_process(builtin, theirs)
     _refuse_other_hardware(theirs, builtin)
     laid_over = _of_overlay(_rules_of(theirs), theirs, builtin)
+    _refuse_unknown_levers(theirs, rules.overlay(laid_over))
     return KernelSets(builtin, rules, theirs, laid_over, proven=chosen.proven)
 
 
 def _built_in(chosen: SetChoice) -> KernelSet:
     package = f"{SHIPPED}.{chosen.folder}"
     return load_kernel_set(kernels_dir() / chosen.folder, package=package, on=package)
+
+
+def _refuse_unknown_levers(kernels: KernelSet, rules: RuleSet) -> None:
+    """A promise behind a lever must be of one that some rule has."""
+    path = str(kernels.folder / "INVARIANCE.toml")
+    promises = parse_promises(kernels.texts["INVARIANCE.toml"], path)
+    check_levers(promises, path, rules.levers)
 
 
 def _refuse_changed_process(builtin: KernelSet, theirs: KernelSet) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from metpipe.circuit.strict import Table, read_toml
@@ -13,6 +13,7 @@ __all__ = [
     "OF_THE_MACHINE",
     "TRIED",
     "Promise",
+    "check_levers",
     "check_promises",
     "parse_promises",
 ]
@@ -43,6 +44,10 @@ class Promise:
     bitwise: bool
     text: str
     why: str
+    lever: str | None = None
+    """the lever behind which it holds too, beside what is promised without one; None: always"""
+    multiple_of: int = 1
+    """of `prefill_chunks`: of how many tokens each pass but the last has a multiple"""
 
 
 def parse_promises(text: str, source: str) -> tuple[Promise, ...]:
@@ -52,15 +57,31 @@ def parse_promises(text: str, source: str) -> tuple[Promise, ...]:
         ConfigError: a key is missing, unknown or of a wrong type, an axis is not known or is named
             twice: a slip must not pass for a promise, nor for none.
     """
-    found: dict[tuple[str, str], Promise] = {}
+    found: dict[tuple[str, str, str | None], Promise] = {}
     with read_toml(text, source) as root:
         root.schema(1)
         for table in root.tables("promise"):
             promise = _promise(table)
-            if (promise.arch, promise.axis) in found:
-                raise table.fail(f"{promise.arch} has the axis {promise.axis!r} twice")
-            found[promise.arch, promise.axis] = promise
+            key = promise.arch, promise.axis, promise.lever
+            if key in found:
+                behind = f" behind the lever {promise.lever!r}" if promise.lever else ""
+                raise table.fail(f"{promise.arch} has the axis {promise.axis!r} twice{behind}")
+            found[key] = promise
     return tuple(found.values())
+
+
+def check_levers(promises: Sequence[Promise], source: str, levers: Collection[str]) -> None:
+    """Refuse a promise behind a lever that no rule has: it would speak of no forward.
+
+    Raises:
+        ConfigError: naming file, axis and lever.
+    """
+    for promise in promises:
+        if promise.lever is not None and promise.lever not in levers:
+            raise ConfigError(
+                f"{source}: {promise.arch}, axis = {promise.axis!r}: no rule has the lever "
+                f"{promise.lever!r}; those with one: {', '.join(sorted(levers)) or 'none'}"
+            )
 
 
 def check_promises(
@@ -79,8 +100,9 @@ def check_promises(
             raise ConfigError(
                 f"{source}: arch = {arch!r} is no family; those are {', '.join(sorted(families))}"
             )
-        said = {promise.axis for promise in promises if promise.arch == arch}
-        if not families[arch] and (slip := said.intersection(OF_A_HEAD)):
+        own = [promise for promise in promises if promise.arch == arch]
+        said = {promise.axis for promise in own if promise.lever is None}
+        if not families[arch] and (slip := {p.axis for p in own}.intersection(OF_A_HEAD)):
             raise ConfigError(
                 f"{source}: {arch} has no draft head, and a promise with axis = {min(slip)!r}; "
                 "leave it out"
@@ -102,7 +124,19 @@ def _promise(table: Table) -> Promise:
             axis=table.choice("axis", (*TRIED, *OF_THE_MACHINE)),
             text=table.text("text"),
             why=table.text("why"),
+            lever=table.optional_text("lever"),
+            multiple_of=table.integer("multiple_of", 1),
         )
         if not promise.why.strip():
             raise table.fail("why is empty; say what makes the bits equal, or what keeps them from")
+        if table.has("multiple_of"):
+            _check_multiple(promise, table)
     return promise
+
+
+def _check_multiple(promise: Promise, table: Table) -> None:
+    if promise.axis != "prefill_chunks" or not promise.bitwise or promise.multiple_of < 2:
+        raise table.fail(
+            "multiple_of says at which lengths passes are equal: with axis = 'prefill_chunks' and "
+            "bitwise = true, 2 tokens or more"
+        )

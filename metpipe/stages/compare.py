@@ -211,8 +211,9 @@ def _rejected(runs: Sequence[Ran], live: Live) -> Iterator[str]:
 
     A draft of an even step is the reference's own plain decode of the same tokens.
     """
-    promised = "verify" in promised_axes(live.sets, live.model().circuit.arch, overlay=False)
-    for ran in _of_kind(runs, "reference") if promised else ():
+    arch = live.model().circuit.arch
+    promised = promised_axes(live.sets, arch, overlay=False, levers=())
+    for ran in _of_kind(runs, "reference") if "verify" in promised else ():
         for case, trace in zip(ran.cases, ran.traces, strict=True):
             right = bool(case.widths) and not case.drafts_verified
             for step, counts in enumerate(trace.accepted if right else ()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -23,7 +23,7 @@ from metpipe.pipeline import StageContext
 from metpipe.stages.forced import select_of
 from metpipe.stages.invariance.legs import Leg, alone_again, run_leg, script_of
 from metpipe.stages.invariance.plan import bases, controls, legs
-from metpipe.stages.invariance.promises import promised_axes
+from metpipe.stages.invariance.promises import is_promised, promised_axes
 from metpipe.stages.invariance.table import Planned, Table, Tokens, alone
 from metpipe.stages.live import live_of
 from metpipe.stages.modes.case import Case
@@ -40,7 +40,9 @@ def run_invariance(context: StageContext) -> Mapping[str, object]:
     """Every prompt alone, then every leg, each row of it against that prompt's."""
     live, select = live_of(context), select_of(context.params)
     model, table = live.model(), live.invariance_table()
-    promised = promised_axes(live.sets, model.circuit.arch, overlay=select.overlay)
+    promised = promised_axes(
+        live.sets, model.circuit.arch, overlay=select.overlay, levers=select.levers
+    )
     forward = model.forward(select)
     try:
         filled = _Filled(context, model, forward, promised)
@@ -65,7 +67,7 @@ class _Filled:
     context: StageContext
     model: Model
     forward: Forward
-    promised: Collection[str]
+    promised: Mapping[str, int]
     cells: list[Cell] = field(default_factory=list)
     repeats: list[Control] = field(default_factory=list)
     controls: list[Control] = field(default_factory=list)
@@ -146,7 +148,7 @@ class _Filled:
             variant=self.forward.name,
             axis=leg.axis,
             name=leg.name,
-            promised=leg.axis in self.promised,
+            promised=is_promised(self.promised, leg),
         )
         return replace(cell, state_diff=self._state_diff(leg, theirs))
 

@@ -1,17 +1,22 @@
 """Binds a kernel to copies of host tensors on the GPU, runs it once, and brings back the bits.
 
-Outputs start as NaN of a pattern that no kernel makes, between margins of it.
+Outputs start as NaN of a pattern that no kernel makes, between margins of it. Under
+TRITON_INTERPRET=1 kernels run on the CPU, interpreted.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
 from tests.kernels.cpu.values import GUARD, MARGIN
 
-__all__ = ["Out", "launched", "same", "there"]
+__all__ = ["INTERPRETED", "Out", "launched", "same", "there"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
 
 GUARD_F32, GUARD_I32 = 0x7F812345, 0x7F812345
 PADDED = 64 * ((MARGIN + 63) // 64)
@@ -25,7 +30,7 @@ class Out:
 
     def __init__(self, *shape: int, dtype: torch.dtype = torch.bfloat16, shift: int = 0) -> None:
         size, start = int(torch.tensor(shape).prod()), PADDED + shift
-        raw = torch.full((size + 2 * PADDED,), GUARDS[dtype], dtype=RAW[dtype], device="cuda")
+        raw = torch.full((size + 2 * PADDED,), GUARDS[dtype], dtype=RAW[dtype], device=DEVICE)
         self._raw, self._start, self._size = raw, start, size
         self.tensor = raw.view(dtype)[start : start + size].view(shape)
 
@@ -40,8 +45,8 @@ class Out:
 
 
 def there(value: Any) -> Any:
-    """A tensor on the GPU; anything else as it is."""
-    return value.cuda() if isinstance(value, torch.Tensor) else value
+    """A copy of a tensor on the GPU; anything else as it is."""
+    return value.to(DEVICE, copy=True) if isinstance(value, torch.Tensor) else value
 
 
 def launched(function: Any, outputs: dict[str, Out], **arguments: Any) -> dict[str, torch.Tensor]:
@@ -51,7 +56,8 @@ def launched(function: Any, outputs: dict[str, Out], **arguments: Any) -> dict[s
     """
     moved = {name: there(value) for name, value in arguments.items()}
     function(**moved, **{name: out.tensor for name, out in outputs.items()})()
-    torch.cuda.synchronize()
+    if not INTERPRETED:
+        torch.cuda.synchronize()
     found = {name: out.check() for name, out in outputs.items()}
     for name, value in moved.items():
         if isinstance(value, torch.Tensor) and name in ("k_pool", "v_pool", "conv", "h", "steps"):

@@ -16,7 +16,7 @@ CPU = FOLDER.parent / "cpu"
 RULES = parse_fusions((FOLDER / "FUSIONS.toml").read_text(), "FUSIONS.toml").rules
 CPU_RULES = parse_fusions((CPU / "FUSIONS.toml").read_text(), "FUSIONS.toml").rules
 ONLY_HERE = {
-    "norm_rope_attend", "add_norm_qkv", "add_norm_gate_up_silu",
+    "norm_rope_attend", "add_norm_qkv", "add_norm_gate_up_silu", "row_linear", "gdn_chunked",
 }  # fmt: skip
 OF_FEW_ROWS = {"router_top_k"}
 
