@@ -35,7 +35,7 @@ __all__ = ["down_blend", "shared_down_blend"]
 TILE = Tile(16, 32, 128, False, 4, 3)
 PART_TILES = (Tile(16, 32, 256, False, 4, 3), Tile(16, 64, 128, False, 4, 3))
 """The first where its step divides all that is summed over."""
-GROUPED_FROM = 32
+GROUPED_FROM = 16
 """Tokens from which on an expert's matrix is read once: it costs launches of its own."""
 ALIGNED = 64
 """Floats: what is handed on starts at a multiple."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from .check import bf16, disjoint, matrix, optional_vector
+from .linear import linear as of_any_rows
 from .linears import Linears, Norm
 from .norm import is_one_plus
 from .one_row import bind_one_row, one_row_of
@@ -21,14 +22,20 @@ __all__ = ["add_norm_gate_up_silu", "add_norm_qkv", "linear"]
 def linear(
     *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor
 ) -> object:
-    """`linear.linear` of one row: x bf16 [1, k], weight [n, k], bias [n] or None, y [1, n]."""
+    """`linear.linear` of one row: x bf16 [1, k], weight [n, k], bias [n] or None, y [1, n].
+
+    A matrix that is not small has the launch of any row count.
+    """
     (rows, k), (n, _) = matrix("x", x), matrix("weight", weight)
     disjoint({"y": y}, {"x": x, "weight": weight, "bias": bias})
     bf16("x", x, (rows, k))
     bf16("weight", weight, (n, k))
     optional_vector("bias", bias, n, x)
     bf16("y", y, (rows, n))
-    return _bound(Linears(x, (weight,), (bias,), (y,)))
+    linears = Linears(x, (weight,), (bias,), (y,))
+    if stream := one_row_of(linears):
+        return bind_one_row(linears, stream)
+    return of_any_rows(x=x, weight=weight, bias=bias, y=y)
 
 
 def add_norm_qkv(
@@ -128,5 +135,5 @@ def _bound(linears: Linears) -> object:
     if stream := stream_of(linears):
         return bind_stream(linears, stream)
     raise ValueError(
-        f"the input is {list(linears.x.shape)}: these kernels take one row, of a multiple of 64"
+        f"the input is {list(linears.x.shape)}: these kernels take a row of a multiple of 64"
     )
