@@ -106,5 +106,5 @@ def _behaviours() -> tuple[Behaviour, ...]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise ConfigError(f"{path}: cannot be read ({problem.strerror})") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path}: cannot be read ({problem})") from None

@@ -11,7 +11,7 @@ from metpipe.circuit import parse_format
 from metpipe.circuit.vocabulary import LINEAR_ROLES, OPS
 from metpipe.errors import ConfigError
 from metpipe.memory.met.copies import SETTINGS, CopyRule, check_law
-from metpipe.memory.toml_model import Strict, parse_model
+from metpipe.memory.toml_model import Schema1, Strict, parse_model
 
 __all__ = ["parse_copies"]
 
@@ -31,7 +31,7 @@ class _Copy(Strict):
 
 
 class _Copies(Strict):
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Schema1 = Field(alias="schema")
     copies: list[_Copy] = Field(alias="copy")
 
 
