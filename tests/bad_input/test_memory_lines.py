@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from metpipe import resources
+from metpipe import app, resources
+from metpipe.errors import Exit
 from metpipe.recipe import expand
 from metpipe.stages import met_plan, planned_model
 from tests.bad_input.lines import MEMORY, has
@@ -68,6 +69,57 @@ def quantised(weights: str) -> str:
 @pytest.mark.parametrize("asked", [MEMORY, MET], ids=["metpipe", "met"])
 def test_a_load_or_a_flag_that_no_serve_takes(refused, asked, line, parts):
     has(refused(*asked, *HYBRID, line), *parts, f"'{line}'")
+
+
+DENSE = ("model=qwen3_8b",)
+SPECULATING = ("serve.speculative=true", "serve.num_drafts=1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "line", "why"),
+    [
+        ((*MEMORY, *DENSE), "serve.mtp_quantization=nvfp4", "as the checkpoint stores it"),
+        (
+            (*MEMORY, *HYBRID, *SPECULATING),
+            "serve.mtp_quantization=nvfp4",
+            "as the checkpoint stores it",
+        ),
+        ((*MEMORY, *HYBRID, *SPECULATING), "serve.ssm_rollback_mode=replay", "keeps snapshots"),
+        ((*MEMORY, *HYBRID), "serve.ssm_decode_ring_slots=4", "this engine has no decode ring"),
+        ((*MEMORY, *HYBRID), "serve.ssm_cache_slots=17", "this engine keeps no prefix cache"),
+        ((*MEMORY, *DENSE), "serve.ssm_h_dtype=f16-pool", "the model has no recurrent states"),
+        ((*MET, *DENSE), "serve.mtp_quantization=nvfp4", "the model has no draft head"),
+        ((*MET, *HYBRID), "serve.mtp_quantization=nvfp4", "its draft head does not run"),
+        ((*MET, *HYBRID), "serve.ssm_rollback_mode=replay", "nothing is verified"),
+        (
+            (*MET, *HYBRID),
+            "serve.ssm_decode_ring_slots=4",
+            "chooses the depth of its ring",
+        ),
+        ((*MET, *HYBRID), "serve.ssm_cache_slots=17", "no prefix cache is kept"),
+        (
+            (*MET, *DENSE, "serve.enable_prefix_caching=true"),
+            "serve.ssm_cache_slots=17",
+            "the model has no recurrent states",
+        ),
+        ((*MET, *DENSE), "serve.ssm_h_dtype=f16-pool", "the model has no recurrent states"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_flag_that_sizes_nothing(refused, asked, line, why):
+    message = refused(*asked, line)
+    has(message, f"{line}: sizes nothing of this plan, since ", why, "; leave it out", f"'{line}'")
+
+
+def test_a_flag_of_a_recipe_that_sizes_nothing_is_noted(capsys):
+    """A recipe is written for several models, so what one of them lacks is said and planned."""
+    Path("r.toml").write_text(
+        '[choose]\nmodel = "qwen3_8b"\nhardware = "gb10"\n[set]\nserve.ssm_cache_slots = 17\n'
+    )
+    status = app.status_of((*MEMORY, "recipe=r.toml"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert status in (Exit.PASS, Exit.FAIL), said
+    assert "serve.ssm_cache_slots=17 sizes nothing here: the model has no recurrent states" in said
 
 
 @pytest.mark.parametrize("asked", [MEMORY, MET], ids=["metpipe", "met"])
@@ -430,6 +482,14 @@ BLOCK = "circuits/blocks/gated_delta_net.toml"
         (COPIES, "count = 1", "count = 0", ["copy 'dense-fp8-to-nvfp4', count: must be above 0"]),
         (BLOCK, 'verify = "h_steps"\n', "", ["qwen3_5.toml: ", "l0.gdn.h", "has verify = None"]),
         (BLOCK, "{ssm_h_storage}", "{dtype}", ["qwen3_5.toml: ", "'{dtype}', which no serve flag"]),
+        (COPIES, 'speculative = "on"', "speculative = true", ["when.speculative: must be text"]),
+        (
+            COPIES,
+            'speculative = "on"',
+            'speculative = "yes"',
+            ["never holds; it is one of on"],
+        ),
+        (COPIES, 'arch = ["qwen3_5"]', 'arch = ["qwen9"]', ["no circuit has the arch 'qwen9'"]),
         (COPIES, 'law = "', 'law = "x', ["is no law"]),
         (COPIES, 'section = "main"', 'section = "middle"', ["section"]),
         (COPIES, "linear:q", "linear:qq", ["names no role of a linear"]),
