@@ -26,7 +26,7 @@ WORDS = {"USAGE": "refused", "DIED": "died", "INTERRUPTED": "interrupted"}
 class Frame:
     """What all panels of a figure share: the bars' labels, their parts, the picture's top (bytes).
 
-    `totals`: written above each bar. `margin`: free bars' widths beside the first and the last.
+    `totals`: written above each bar. `upright`: the labels below them are turned. `margin`: free bars' widths beside the first and the last.
     `letters`: as many have room in a line above a panel.
     """
 
@@ -35,6 +35,7 @@ class Frame:
     colours: Mapping[str, str]
     top: float
     totals: bool
+    upright: bool
     margin: float
     letters: int
     one_budget: bool
@@ -55,8 +56,8 @@ def draw_panel(axis: Axes, panel: Panel, frame: Frame, *, names_budget: bool) ->
         _bar(axis, x, job.memory, frame)
         _total(axis, x, job.memory, frame)
     _budgets(axis, panel, frame, named=names_budget)
-    crowded = not frame.totals
-    axis.set_xticks(range(len(frame.labels)), frame.labels, rotation=90 if crowded else 0)
+    turn = 90 if frame.upright else 0
+    axis.set_xticks(range(len(frame.labels)), frame.labels, rotation=turn)
     axis.tick_params(axis="x", length=0)
 
 
