@@ -62,6 +62,14 @@ MANY = {
     "models and devices": over_models(26, *SIX),
     "a few of both": over_models(6, *SIX[:4]),
     "models": over_models(26, "b200"),
+    "many devices": tuple(
+        job(
+            0,
+            f"hardware=some_device_{number}",
+            memory=plan(65536, 3 + number % 2, budget=GIB * (12 + 9 * number)),
+        )
+        for number in range(16)
+    ),
     "few models": over_models(3, *SIX),
 }
 
