@@ -26,8 +26,9 @@ WORDS = {"USAGE": "refused", "DIED": "died", "INTERRUPTED": "interrupted"}
 class Frame:
     """What all panels of a figure share: the bars' labels, their parts, the picture's top (bytes).
 
-    `totals`: written above each bar. `upright`: the labels below the bars are turned. `margin`: free
-    bars' widths beside the first and the last. `letters`: as many have room in a line above a panel.
+    `totals`: written above each bar. `upright`: the labels below the bars are turned. `margin`:
+    free bars' widths beside the first and the last. `letters`: as many have room in a line above a
+    panel.
     """
 
     labels: tuple[str, ...]
