@@ -7,19 +7,16 @@ from dataclasses import replace
 
 from metpipe.circuit import class_sizes_of
 from metpipe.engine.runners import LEGACY_FAMILIES
-from metpipe.errors import ConfigError
 from metpipe.memory.attribution import node_shares
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.fixes import fixes, switches
 from metpipe.memory.idle_flags import Idle, idle_flags, refuse_typed
 from metpipe.memory.inverse import answered
 from metpipe.memory.met.header import header
-from metpipe.memory.met.outside import holds_none
 from metpipe.memory.point import Point
 from metpipe.memory.queries import questions
 from metpipe.memory.ranks import rank_point
 from metpipe.memory.record import to_record
-from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
 from metpipe.report.memory_section import memory_section
 from metpipe.resources import kernels_dir
@@ -83,10 +80,8 @@ def point_of(live: Live) -> Point:
     """The run's question to the evaluator, in the accounting that it names.
 
     Raises:
-        ConfigError: what it cannot plan; weights that are another model's than the config; a flag
-            that was typed and sizes nothing.
+        ConfigError: what it cannot plan; a flag that was typed and sizes nothing.
     """
-    _refuse_foreign(live)
     refuse_typed(_idle(live), live.typed)
     if live.run.memory.accounting == "met":
         return replace(met_point(live), max_positions=max_positions(live.checkpoint().config))
@@ -96,13 +91,3 @@ def point_of(live: Live) -> Point:
 def _idle(live: Live) -> tuple[Idle, ...]:
     run = live.run
     return idle_flags(run.serve.model_dump(), live.circuit(), run.memory.accounting)
-
-
-def _refuse_foreign(live: Live) -> None:
-    checkpoint = live.checkpoint()
-    stored = checkpoint.tensors
-    if stored and holds_none(live.circuit(), stored):
-        raise ConfigError(
-            f"{checkpoint.source}: none of its {number_of(len(stored), 'tensor')} ({min(stored)}, "
-            "...) is of the model that its config.json describes; put the two of one model together"
-        )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from metpipe.circuit import Circuit
 from metpipe.circuit.vocabulary import OPS
 
-__all__ = ["holds_none", "outside_bytes"]
+__all__ = ["outside_bytes"]
 
 Tree = dict[str, "Tree"]
 """A segment of a module's name -> what may follow it."""
@@ -27,12 +27,6 @@ def outside_bytes(circuit: Circuit, stored: Mapping[str, int]) -> int:
     """
     bindings = _tree(_bindings(circuit))
     return sum(size for name, size in stored.items() if not _is_inside(name, bindings))
-
-
-def holds_none(circuit: Circuit, stored: Iterable[str]) -> bool:
-    """Whether none of the tensors is of a weight node: they are another model's."""
-    bindings = _tree(_bindings(circuit))
-    return not any(_is_inside(name, bindings) for name in stored)
 
 
 def _bindings(circuit: Circuit) -> Iterator[str]:
