@@ -233,13 +233,11 @@ def _new_rows(
         head = place * GROUP * HEAD
         turned = _turned(
             q, head, HEAD, GROUP, q_eps, q_w, q_other, c, s, G, HALF, HEAD, LANES, Q_ONE,
-            form, lane_form, D,
-        )  # fmt: skip
+            form, lane_form, D)  # fmt: skip
         # Eight times alike, for whichever row of eight in shared memory is theirs.
         key = _turned(
             k, place * HEAD, 0, PATCH, k_eps, k_w, k_other, c, s, PATCH, HALF, HEAD, LANES,
-            K_ONE, form, lane_form, D,
-        )  # fmt: skip
+            K_ONE, form, lane_form, D)  # fmt: skip
         d = gl.arange(0, D, layout=gl.SliceLayout(0, form))[None, :]
         eighth = gl.arange(0, PATCH, layout=gl.SliceLayout(1, form))[:, None]
         held = (d < HEAD) & (eighth >= 0)
@@ -272,8 +270,7 @@ def _new_rows(
                 gone = pool_row(listed, now, columns, pool_rows, SIZE) < 0
                 m_next, sums_next, acc_next = _attended(
                     tile, now_keys, now_values, now <= position, ((now <= position) & gone) | past,
-                    scale, G, mma, SPLIT, D,
-                )  # fmt: skip
+                    scale, G, mma, SPLIT, D)  # fmt: skip
                 m, sums, acc = merge(m, sums, acc, m_next, sums_next, acc_next)
                 gl.thread_barrier()
                 if turn + TURNS < count:
@@ -281,16 +278,14 @@ def _new_rows(
                     _ask(
                         k_pool + shift, v_pool + shift, now_keys, now_values, listed,
                         token + (turn + TURNS) * SPLIT, position + 1, columns, pool_rows, kv_dim,
-                        SIZE, HEAD, loads, D,
-                    )  # fmt: skip
+                        SIZE, HEAD, loads, D)  # fmt: skip
                 async_copy.commit_group()
             _put(y, acc, sums, head, mma, GROUP, G, HEAD, D)
         else:
             wanted = column <= position
             m, sums, acc = _attended(
                 tile, keys.index(0), values.index(0), wanted, (wanted & lost) | past, scale, G, mma,
-                SPLIT, D,
-            )  # fmt: skip
+                SPLIT, D)  # fmt: skip
             # The parts of a row's splits lie together; the last to arrive merges them.
             begin = place * gl.num_programs(0)
             g = gl.arange(0, G, layout=gl.SliceLayout(1, mma))

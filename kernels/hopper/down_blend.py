@@ -21,7 +21,7 @@ from .blend import blend
 from .check import bf16, disjoint, f32, i32, matrix
 from .dot import product, tile_columns, tile_rows
 from .experts import expert_count, expert_down
-from .grouped import Lists
+from .grouped import GROUPED_FROM, Lists
 from .jit import device, kernel
 from .launch import bind, in_turn
 from .linear import linear
@@ -35,8 +35,6 @@ __all__ = ["down_blend", "shared_down_blend"]
 TILE = Tile(16, 32, 128, False, 4, 3)
 PART_TILES = (Tile(16, 32, 256, False, 4, 3), Tile(16, 64, 128, False, 4, 3))
 """The first where its step divides all that is summed over."""
-GROUPED_FROM = 16
-"""Tokens from which on an expert's matrix is read once: it costs launches of its own."""
 ALIGNED = 64
 """Floats: what is handed on starts at a multiple."""
 

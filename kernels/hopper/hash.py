@@ -168,7 +168,7 @@ def _sums(spans: Any, count: int, key: int) -> Any:
     return there[len(whole) - 2 * count :].cpu().numpy().view(np.uint64).reshape(count, 2)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _bound(spans: int, programs: int, count: int) -> tuple[Any, torch.Tensor]:
     """The launch for so many spans, and what it reads and adds to: constants, spans, sums.
 

@@ -1,6 +1,7 @@
 """Linear layers of few rows: each program streams its share of the weights through shared memory.
 
-Numerics: those of dot.py and linear.py, the same chain of tensor-core steps along k.
+Numerics: those of dot.py and linear.py, the same chain of tensor-core steps along k. Behind a norm
+(row_linears.py): its weights before the products, 1 / RMS behind them.
 
 The outputs are dealt evenly to all multiprocessors, all programs run at once, and a program asks
 for its first weights before it waits for the launch before: no launch writes weights. So memory is
@@ -23,7 +24,7 @@ from .scalar import decay1, round_bf16, rsqrt, sigmoid, silu_mul1
 from .streams import MOST_ROWS, Stream, programs, stream_for
 from .sums import power_of_two
 
-__all__ = ["Stream", "ask", "bind_stream", "first_of", "places_of", "stream_for", "stream_of"]
+__all__ = ["ask", "bind_stream", "first_of", "places_of", "stream_of", "weighted"]
 
 
 def stream_of(linears: Linears) -> Stream | None:
@@ -36,7 +37,7 @@ def stream_of(linears: Linears) -> Stream | None:
 
 @shared_device
 def ask(w, second, at, shared, other, held, TWO: gl.constexpr):
-    """One stage's weights, and their group."""
+    """One stage's weights."""
     async_copy.async_copy_global_to_shared(shared, w + at, mask=held)
     if TWO:
         async_copy.async_copy_global_to_shared(other, w + second + at, mask=held)

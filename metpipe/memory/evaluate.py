@@ -157,7 +157,8 @@ def _pool_room(point: Point, counts: Counts, budget: int, low: int, high: int) -
 def _notes(point: Point) -> tuple[str, ...]:
     device, utilization = point.device, point.serve.gpu_memory_utilization
     notes = []
-    if device.kind == "gpu" and point.planned.kernel_set.device_class != device.device_class:
+    other_set = point.planned.kernel_set.device_class != device.device_class
+    if point.met is None and device.kind == "gpu" and other_set:
         notes.append(
             f"planned with the kernel set {point.planned.kernel_set.name}: there is none for "
             f"{device.device_class}"

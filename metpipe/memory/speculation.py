@@ -15,7 +15,8 @@ __all__ = ["depth_notes", "draft_rows", "num_drafts", "snapshot_rows", "speculat
 def num_drafts(point: Point) -> int:
     """Drafts of each sequence and step; 0 where none are made.
 
-    What the serve says, else one for each layer of the model's draft head: each predicts one token.
+    What the serve says, else one for each layer of the model's draft head: a head of D modules in
+    sequence was trained to predict D tokens (DeepSeek-V3 Technical Report, 2024, section 2.2).
 
     Raises:
         ConfigError: the serve speculates, and the model has no draft head.

@@ -71,9 +71,8 @@ def _seconds(run: Launch, times: int) -> float:
 
 def _on_gpu(bench: Bench, sides: list[Launch]) -> list[Clock]:
     chain, rule = sides
-    captured = [_captured(chain)]
     try:
-        captured.append(_captured(rule))
+        captured = [_captured(chain), _captured(rule)]
     except Exception as error:  # a user's kernel may be plain Python
         said = "could not be captured in a CUDA graph, in which it is timed"
         raise bench.failure(said, error) from error

@@ -201,6 +201,9 @@ def _term(point: Point, term: str, span: tuple[int, int]) -> Term:
     side = side_of(point)
     if term == "outside" and side.outside.bytes is None:
         return Term(term, *span, "uncalibrated", side.outside.said)
+    if term == "workspace" and any(span):
+        held = "of the kernel set that plans it; no line of a boot's ledger holds it"
+        return Term(term, *span, "uncalibrated", f"{SOURCES[term]}\n{held}")
     model = side.model
     status, held = evidence(
         term,

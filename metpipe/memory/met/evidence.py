@@ -30,9 +30,9 @@ class Boots:
 BOOTS: Mapping[str, Boots] = {
     "qwen3_5": Boots("boots of the 27B on gb10", (1, 2)),
     "qwen3_6_moe": Boots("boots of the 35B-A3B on gb10", (2,)),
-    "nemotron_h": Boots("a boot of Nemotron-3-Nano on gb10", (2,)),
+    "nemotron_h": Boots("the total of a boot of Nemotron-3-Nano on gb10", (2,)),
 }
-"""Family -> what was held against the terms."""
+"""Family -> what was held against the terms: ledgers line by line, of Nemotron-3-Nano the total."""
 
 
 @lru_cache(maxsize=1024)
