@@ -84,8 +84,8 @@ def steps(value: object) -> object:
 
 
 def ascending(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Each value once, from the least."""
-    return tuple(sorted(set(values)))
+    """From the least; what a list holds twice is refused."""
+    return tuple(sorted(no_repeats(values)))
 
 
 Steps: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(steps), AfterValidator(ascending)]

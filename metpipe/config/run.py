@@ -134,7 +134,9 @@ class Memory(Frozen):
     met_version: Count | None = Field(
         description="with accounting=met: the version of that engine; null: the newest"
     )
-    must_fit: bool = Field(description="a plan over budget fails the run")
+    must_fit: bool = Field(
+        description="a plan over budget, or one that only may fit (`depends`), fails the run"
+    )
 
 
 class Shown(Frozen):

@@ -28,6 +28,7 @@ class Question:
     own value, None where it has none of these. `why` says why nothing is asked, where it isn't.
     `in_order` presumes that what fits does so up to some value; without it, every value is tried.
     `left_out`: why -> the values that are none of these, since no plan can be made with them.
+    `beside` is an override of the point that every value of the question has, and the point hasn't.
     """
 
     query: str
@@ -39,6 +40,7 @@ class Question:
     why: str = ""
     in_order: bool = True
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Inverse:
     the one that may fit; None when none does. They differ only with a range. `exceptions` are
     values near either that break monotonicity: beyond it and fitting, or before it and not.
     `low` and `high` are the ends of what was asked, `evaluations` the distinct points that it cost;
-    `left_out` is the question's.
+    `left_out` and `beside` are the question's.
     """
 
     query: str
@@ -62,6 +64,7 @@ class Inverse:
     evaluations: int
     why: str = ""
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    beside: str = ""
 
 
 def answered(question: Question) -> Inverse:
@@ -103,6 +106,7 @@ def answered(question: Question) -> Inverse:
         exceptions=tuple(values[index] for index in sorted(strange)),
         evaluations=len(asked),
         left_out=question.left_out,
+        beside=question.beside,
     )
 
 

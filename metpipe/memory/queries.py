@@ -168,14 +168,16 @@ def slots_question(point: Point) -> Question:
 
 def snapshots_question(point: Point) -> Question:
     """See `max_snapshot_slots`."""
+    caching = _caching(point)
     return Question(
         "max_snapshot_slots",
         "most",
         range(MOST_SNAPSHOTS + 1),
         lambda value: with_snapshot_slots(point, _int(value)),
-        lambda value: f"serve.ssm_cache_slots={value}{_caching(point)}",
+        lambda value: f"serve.ssm_cache_slots={value} {caching}".rstrip(),
         now=None if point.met is None else point.met.flags.ssm_cache_slots,
         why=without_snapshots(point),
+        beside=caching,
     )
 
 
@@ -189,6 +191,7 @@ def verify_question(point: Point) -> Question:
         lambda value: f"serve.num_drafts={_int(value) - 1}",
         now=_verify_width(point),
         why=without_verify(point),
+        beside="" if point.serve.speculative else "serve.speculative=true",
     )
 
 
@@ -232,7 +235,7 @@ def _verify_width(point: Point) -> int | None:
 def _caching(point: Point) -> str:
     """What must be typed beside a number of snapshots for the cache that keeps them."""
     keeps = point.met is None or point.met.flags.enable_prefix_caching
-    return "" if keeps else " serve.enable_prefix_caching=true"
+    return "" if keeps else "serve.enable_prefix_caching=true"
 
 
 def _up_to(query: str, high: int) -> range:

@@ -107,6 +107,7 @@ def _inverse(answer: Inverse) -> dict[str, object]:
         "possibly": answer.possibly,
         "exceptions": list(answer.exceptions),
         "why": answer.why,
+        "beside": answer.beside,
         "left_out": {why: list(values) for why, values in answer.left_out.items()},
     }
 

@@ -19,12 +19,14 @@ SLOTS_UNSAID = (
 class BootLine(Record):
     """A line of the ledger: predicted bytes, measured MiB, the error and what is accepted of it.
 
-    `of` are the plan's terms that it holds; of a measured 0 there is no error in percent.
+    `of` are the plan's terms that it holds. Of a range both ends are predicted, and the error is
+    that of the nearer end, 0 inside; of a measured 0 there is no error in percent.
     """
 
     term: str
     of: tuple[str, ...]
     predicted: int
+    predicted_high: int
     measured_mib: float
     error_percent: float | None
     tolerance_percent: float
@@ -32,11 +34,15 @@ class BootLine(Record):
 
 
 class ReserveLine(Record):
-    """A line of the boot's preflight, in whole MiB; within one they agree. `of`: what it holds."""
+    """A line of the boot's preflight, in whole MiB; within one they agree. `of`: what it holds.
+
+    Of a range both ends are predicted, and what lies between them agrees.
+    """
 
     name: str
     of: str
     predicted_mib: int
+    predicted_high_mib: int
     printed_mib: int
     agrees: bool
 
@@ -74,6 +80,7 @@ def boot_section(boot: Boot, check: BootCheck) -> BootSection:
                 term=term.term,
                 of=TERMS[term.term],
                 predicted=term.predicted,
+                predicted_high=term.predicted_high,
                 measured_mib=term.measured_mib,
                 error_percent=term.error_percent,
                 tolerance_percent=term.tolerance_percent,
@@ -86,6 +93,7 @@ def boot_section(boot: Boot, check: BootCheck) -> BootSection:
                 name=line.name,
                 of=PRINTED[line.name],
                 predicted_mib=line.predicted_mib,
+                predicted_high_mib=line.predicted_high_mib,
                 printed_mib=line.printed_mib,
                 agrees=line.agrees,
             )

@@ -8,9 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from metpipe.report.boot_section import BootSection
+from metpipe.report.boot_section import BootLine, BootSection
+from metpipe.report.memory_answers import span
 from metpipe.report.schema import Report
-from metpipe.report.units import indented, plain_table, titled
+from metpipe.report.units import count, indented, plain_table, titled
 
 __all__ = ["parts"]
 
@@ -36,17 +37,24 @@ def terms(boot: BootSection) -> Table:
     table.add_column("result")
     table.add_column("terms of a plan")
     for line in boot.terms:
-        error = "of none" if line.error_percent is None else f"{line.error_percent:+.4f} %"
         table.add_row(
             line.term,
-            f"{line.predicted / MIB:,.2f}",
+            span(line.predicted, line.predicted_high, lambda end: f"{end / MIB:,.2f}"),
             f"{line.measured_mib:,.1f}",
-            error,
+            _error(line),
             f"{line.tolerance_percent:g} %",
             _result(line.agrees),
             " + ".join(line.of),
         )
     return table
+
+
+def _error(line: BootLine) -> str:
+    if line.error_percent is None:
+        return "of none"
+    if not line.error_percent and line.predicted < line.predicted_high:
+        return "inside"
+    return f"{line.error_percent:+.4f} %"
 
 
 def _pools(boot: BootSection) -> str:
@@ -64,8 +72,9 @@ def reserve(boot: BootSection) -> Table:
     table.add_column("result")
     table.add_column("terms of a plan")
     for line in boot.reserve:
-        sizes = (f"{line.predicted_mib:,}", f"{line.printed_mib:,}")
-        table.add_row(line.name, *sizes, _result(line.agrees), line.of)
+        predicted = span(line.predicted_mib, line.predicted_high_mib, count)
+        printed = count(line.printed_mib)
+        table.add_row(line.name, predicted, printed, _result(line.agrees), line.of)
     return table
 
 

@@ -52,18 +52,27 @@ def queries(memory: MemorySection, *, unasked: bool = True) -> Iterator[str]:
         for why, values in query.left_out.items():
             yield f"not asked: {', '.join(values)} ({why})"
         if query.exceptions:
-            yield (
-                f"but not in order: {', '.join(map(_shown, query.exceptions))} "
-                f"{'break' if len(query.exceptions) > 1 else 'breaks'} what {name} presumes, that "
-                "a value fits wherever one that asks for more does"
-            )
+            yield _exceptions(name, query)
+
+
+def _exceptions(name: str, query: Query) -> str:
+    listed = ", ".join(map(_shown, query.exceptions))
+    if name == "min_device":
+        return f"but not on every larger one: on {listed} it would not surely fit"
+    return (
+        f"but not in order: {listed} {'break' if len(query.exceptions) > 1 else 'breaks'} what "
+        f"{name} presumes, that a value fits wherever one that asks for more does"
+    )
 
 
 def _query(name: str, query: Query, memory: MemorySection) -> str:
-    what, at = WHAT[name].format(s="" if query.possibly == 1 else "s"), _at(name, memory)
+    what = WHAT[name].format(s="" if query.possibly == 1 else "s")
+    at = f" with {query.beside}" if query.beside else _at(name, memory)
     if query.why:
         return f"{what}: not asked, {query.why}"
     least = query.low if query.sense == "most" else query.high
+    if query.possibly is None and least == 0:
+        return f"{what}: it would not fit{at}, even without any"
     if query.possibly is None:
         return f"{what}: not even {_shown(least)} would fit{at}"
     values = between(query.surely, query.possibly)

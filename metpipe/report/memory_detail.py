@@ -9,11 +9,15 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from metpipe.report.memory_section import MemorySection, Node, State
-from metpipe.report.units import count, plain_table
+from metpipe.report.units import count, indented, plain_table
 
 __all__ = ["Fold", "folded", "parts"]
 
 MIB = 1 << 20
+SHARED = (
+    "workspace: the largest buffer that a node's kernels use; nodes whose kernels are of one "
+    "family share it"
+)
 
 
 @dataclass(slots=True)
@@ -49,6 +53,8 @@ def parts(memory: MemorySection, *, per_node: bool = False) -> Iterator[Renderab
     if memory.header.facts:
         yield facts(memory)
     yield nodes(memory, per_node=per_node)
+    if sum(node.workspace > 0 for node in memory.nodes) > 1:
+        yield indented(SHARED, "dim")
     yield states(memory)
     yield runs(memory)
     if memory.workspaces:

@@ -157,6 +157,9 @@ class Query(Record):
         description="values near an answer that fit beyond it, or do not before it"
     )
     why: str = Field(description="why it was not asked; empty where it was")
+    beside: str = Field(
+        default="", description="an override that every value asked about has, and the run has not"
+    )
     left_out: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="why -> devices on which no plan can be made"
     )

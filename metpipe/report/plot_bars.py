@@ -29,8 +29,9 @@ WORDS = {"USAGE": "refused", "DIED": "died", "INTERRUPTED": "interrupted"}
 class Frame:
     """What all panels of a figure share: the bars' labels, their parts, the picture's top (bytes).
 
-    `totals`: written above each bar. `margin`: free bars' widths beside the first and the last.
-    `letters`: as many have room in a line above a panel.
+    `totals`: written above each bar. `upright`: the labels below the bars are turned. `margin`:
+    free bars' widths beside the first and the last. `letters`: as many have room in a line above a
+    panel.
     """
 
     labels: tuple[str, ...]
@@ -38,6 +39,7 @@ class Frame:
     colours: Mapping[str, str]
     top: float
     totals: bool
+    upright: bool
     margin: float
     letters: int
     one_budget: bool
@@ -58,8 +60,8 @@ def draw_panel(axis: Axes, panel: Panel, frame: Frame, *, names_budget: bool) ->
         _bar(axis, x, job.memory, frame)
         _total(axis, x, job.memory, frame)
     _budgets(axis, panel, frame, named=names_budget)
-    crowded = not frame.totals
-    axis.set_xticks(range(len(frame.labels)), frame.labels, rotation=90 if crowded else 0)
+    turn = 90 if frame.upright else 0
+    axis.set_xticks(range(len(frame.labels)), frame.labels, rotation=turn)
     axis.tick_params(axis="x", length=0)
 
 
@@ -175,9 +177,14 @@ def _budgets(axis: Axes, panel: Panel, frame: Frame, *, named: bool) -> None:
 
 
 def _above(axis: Axes, x: int, budget: int, frame: Frame) -> None:
-    """A bar's own budget: above the right end of its line, or at the picture's top."""
-    said = style.gib(budget)
-    if budget > frame.top:
+    """A bar's own budget: above the right end of its line, or at the picture's top.
+
+    Over narrow bars it is turned, as their labels are.
+    """
+    said, far = style.gib(budget), budget > frame.top
+    if not frame.totals:
+        at, where, words = min(budget, frame.top), x + 0.5, f"↑ {said}" if far else said
+    elif far:
         at, where, words = frame.top, x + 0.0, f"budget\n↑ {said}"
     else:
         at, where, words = budget + 0.006 * frame.top, x + 0.48, said
@@ -185,8 +192,9 @@ def _above(axis: Axes, x: int, budget: int, frame: Frame) -> None:
         where,
         at / style.GIB,
         words,
-        ha="center" if budget > frame.top else "right",
-        va="top" if budget > frame.top else "bottom",
+        ha="center" if far and frame.totals else "right",
+        va="top" if far else "bottom",
+        rotation=0 if frame.totals else 90,
         fontsize=7,
         zorder=5,
     )

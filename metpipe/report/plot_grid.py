@@ -25,6 +25,8 @@ MAX_PANELS = 4
 COLOURS = "RdYlGn"
 ACROSS = 2
 TICKS = 7
+NOTHING = 1e-3
+"""GiB: what a half of the colours spans where no load lies in it."""
 PANEL_IN = 3.6
 
 
@@ -46,7 +48,9 @@ def draw(grid: GridSection, model: str) -> Figure:
     for panel in panels[len(outputs) :]:
         panel.set_visible(False)
     shown = [panel for panel in panels if panel.get_visible()]
-    figure.colorbar(ScalarMappable(norm, COLOURS), ax=shown, fraction=0.04, pad=0.02)
+    bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=shown, fraction=0.04, pad=0.02)
+    ticks = list(_ticks(norm))
+    bar.set_ticks(ticks, labels=[style.gib(tick * style.GIB) for tick in ticks])
     return figure
 
 
@@ -60,7 +64,20 @@ def _norm(rooms: np.ndarray, budget: int) -> TwoSlopeNorm:
     """Zero in the middle; nothing more over budget than a budget has a colour of its own."""
     reach = budget / style.GIB
     low, high = float(np.nanmin(rooms)), float(np.nanmax(rooms))
-    return TwoSlopeNorm(0.0, min(max(low, -reach), -1e-3), max(high, 1e-3))
+    return TwoSlopeNorm(0.0, min(max(low, -reach), -NOTHING), max(high, NOTHING))
+
+
+def _ticks(norm: TwoSlopeNorm) -> Iterator[float]:
+    """Zero, both ends and the middles: each half is as long as the other, whatever it spans.
+
+    A half that no load lies in has none.
+    """
+    low, high = norm.vmin or 0.0, norm.vmax or 0.0
+    if low < -NOTHING:
+        yield from (low, low / 2)
+    yield 0.0
+    if high > NOTHING:
+        yield from (high / 2, high)
 
 
 def _panel(axis: Axes, grid: GridSection, output: int, norm: TwoSlopeNorm) -> None:

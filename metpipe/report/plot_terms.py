@@ -23,8 +23,12 @@ __all__ = ["draw"]
 
 LABELLED_BARS = 12
 """Up to so many bars side by side, each has its total written above it."""
-BAR_IN, NARROW_BAR_IN, WIDEST_BAR_IN = 0.55, 0.27, 1.0
-PAGE_IN, NARROWEST_IN = 13.5, 6.4
+BAR_IN, NARROW_BAR_IN, WIDEST_BAR_IN = 0.55, 0.27, 1.6
+LETTER_IN, LONG_LABEL_IN = 0.078, 1.2
+"""Of a label below the bars; one that is longer than that stands upright."""
+PAGE_IN, WIDE_PAGE_IN, NARROWEST_IN = 13.5, 16.5, 6.4
+MOST_ROWS = 4
+"""Where there would be more rows of panels, the page is the wide one."""
 PANEL_IN = 2.9
 TITLE_LETTER_IN = 0.082
 TOO_TALL, CUT = 3.0, 2.0
@@ -35,12 +39,14 @@ FAR = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The grid of panels, in inches."""
+    """The grid of panels, in inches; `upright` are the labels, which only the lowest have then."""
 
     columns: int
     rows: int
     width: float
     panel: float
+    upright: bool
+    height: float
 
 
 def draw(jobs: Sequence[JobRow], axes: Sequence[Axis]) -> Figure:
@@ -50,11 +56,11 @@ def draw(jobs: Sequence[JobRow], axes: Sequence[Axis]) -> Figure:
     plans = [plan for panel in shown for plan in panel.plans]
     top = _top(plans)
     found = stacks(plans, top)
-    layout = _layout(len(shown), along)
+    layout = _layout([panel.title for panel in shown], along)
     lines = [*subtitle(jobs, layout.width), *_small(found), *_left_out(jobs, shown)]
     figure = style.sheet(
         layout.width,
-        PANEL_IN * layout.rows,
+        layout.height,
         headline(jobs, axes, "memory, term by term"),
         lines,
         list(_legend(found, plans, top)),
@@ -66,8 +72,10 @@ def draw(jobs: Sequence[JobRow], axes: Sequence[Axis]) -> Figure:
             axis.set_visible(False)
             continue
         last = (place + 1) % layout.columns == 0 or place + 1 == len(shown)
+        lowest = place + layout.columns >= len(shown)
         draw_panel(axis, shown[place], frame, names_budget=last)
-        axis.set_xlabel(along.name if place + layout.columns >= len(shown) else "")
+        axis.tick_params(labelbottom=lowest or not layout.upright)
+        axis.set_xlabel(along.name if lowest else "")
         axis.set_ylabel("GiB" if place % layout.columns == 0 else "")
     return figure
 
@@ -82,15 +90,29 @@ def _top(plans: Sequence[MemoryRow]) -> float:
     return max(tallest * 1.17, budget * 1.12)
 
 
-def _layout(count: int, along: Axis) -> Layout:
-    bars, longest = len(along.values), max(len(label) for label in _labels(along))
-    bar = max(BAR_IN, 0.15 + 0.078 * longest) if bars <= LABELLED_BARS else NARROW_BAR_IN
-    panel = max(2.2, bar * bars + 0.3)
-    columns = max(1, min(count, int(PAGE_IN // panel)))
+def _layout(titles: Sequence[str], along: Axis) -> Layout:
+    """Room for every bar, its label, and the longest value that a title names: none is broken."""
+    count, bars = len(titles), len(along.values)
+    label = 0.15 + LETTER_IN * max(len(label) for label in _labels(along))
+    upright = bars > LABELLED_BARS or label > LONG_LABEL_IN
+    bar = NARROW_BAR_IN if bars > LABELLED_BARS else BAR_IN if upright else max(BAR_IN, label)
+    named = max(len(part) for title in titles for part in title.split(", "))
+    panel = max(2.2, bar * bars + 0.3, TITLE_LETTER_IN * (named + 1))
+    columns = _columns(count, panel)
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
     width = max(NARROWEST_IN, columns * panel + 1.2)
-    return Layout(columns, rows, width, (width - 1.2) / columns)
+    labelled = 1 if rows == 1 or count % columns == 0 else 2
+    height = PANEL_IN * rows + (label * labelled if upright else 0.0)
+    return Layout(columns, rows, width, (width - 1.2) / columns, upright, height)
+
+
+def _columns(count: int, panel: float) -> int:
+    """As many panels side by side as a page is wide; of many, as a wide one is."""
+    columns = max(1, min(count, int(PAGE_IN // panel)))
+    if math.ceil(count / columns) <= MOST_ROWS:
+        return columns
+    return max(1, min(count, int(WIDE_PAGE_IN // panel)))
 
 
 def _frame(
@@ -103,6 +125,7 @@ def _frame(
         colours=style.colours(stack.name for stack in found),
         top=top,
         totals=len(labels) <= LABELLED_BARS,
+        upright=layout.upright,
         letters=int(layout.panel / TITLE_LETTER_IN),
         margin=max(0.0, (layout.panel / WIDEST_BAR_IN - len(labels)) / 2),
         one_budget=len({plan.budget for plan in plans}) == 1,

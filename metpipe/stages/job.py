@@ -15,6 +15,7 @@ from metpipe.config import NO_GRAPHS, Run
 from metpipe.engine.checkpoints import machine_memory
 from metpipe.engine.gpu import find_gpu
 from metpipe.engine.kernel_sets import KernelSets, open_kernel_sets
+from metpipe.engine.planned_tensors import check_planned
 from metpipe.engine.runners import check_select
 from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.errors import ConfigError, Exit
@@ -84,6 +85,8 @@ def _checked_stages(live: Live) -> tuple[Stage, ...]:
         parse_families(theirs.texts["FAMILIES.toml"], str(theirs.folder / "FAMILIES.toml"))
     if live.executes and not run.pipeline.rule:
         check(live)
+    elif not run.pipeline.rule:
+        check_planned(live.checkpoint(), live.circuit())
     if run.ledger.boot is not None:
         boot_of(live)
     if run.pipeline.memory or run.pipeline.ledger:

@@ -23,6 +23,7 @@ from tests.engine.checkpoints.models import (
 CONFIG = {"model_type": "llama", **SIZES}
 WEIGHTS = weights("llama", tied=False)
 UP = "model.layers.1.mlp.up_proj.weight"
+MET = (*MEMORY, "memory.accounting=met", "hardware=gb10")
 
 
 Write = Callable[[Path], Path]
@@ -98,6 +99,16 @@ ROPE = {"rope_type": "linear", "factor": "two"}
         (folder({**CONFIG, "rope_scaling": ROPE}), MEMORY, ["rope_scaling.factor must be"]),
         (without(UP), DIFF, [f"tensor {UP} is missing, expected [96, 64]", "isn't whole"]),
         (folder(**{UP: torch.zeros(3, 4)}), DIFF, ["has shape [3, 4], expected [96, 64]"]),
+        (without(UP), MEMORY, [f"tensor {UP} is missing, expected [96, 64]", "isn't whole"]),
+        (without(UP), MET, [f"tensor {UP} is missing, expected [96, 64]", "isn't whole"]),
+        (folder(**{UP: torch.zeros(3, 4)}), MEMORY, ["has shape [3, 4], expected [96, 64]"]),
+        (folder(**{UP: torch.zeros(3, 4)}), MET, ["has shape [3, 4], expected [96, 64]"]),
+        (
+            folder(**{UP: torch.zeros(96, 64, dtype=torch.float8_e4m3fn)}),
+            MEMORY,
+            [f"tensor {UP} is stored as F8_E4M3, and the config declares bf16"],
+        ),
+        (bare_gguf, MEMORY, [f"tensor {UP} is missing", "isn't whole"]),
         (
             edited(lambda at: cut(at / "model.safetensors", 200_000)),
             MEMORY,
@@ -119,7 +130,9 @@ ROPE = {"rope_type": "linear", "factor": "two"}
     ],
     ids=[
         "no config", "no JSON", "no object", "unclassified key", "model type", "wrong type",
-        "wrong type inside", "tensor missing", "tensor shape", "truncated", "header truncated",
+        "wrong type inside", "tensor missing", "tensor shape", "planned tensor missing",
+        "met's tensor missing", "planned tensor's shape", "met's tensor's shape",
+        "planned tensor's type", "planned gguf tensor missing", "truncated", "header truncated",
         "no weights", "pickle", "shard missing", "index missing", "gguf architecture",
         "gguf truncated", "gguf header truncated", "gguf tensor missing",
     ],

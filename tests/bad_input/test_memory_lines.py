@@ -51,6 +51,7 @@ def quantised(weights: str) -> str:
         ("serve.max_seq_len=9999999999", ["serve.max_seq_len=9999999999: more than 2147483647"]),
         ("grid.isl=a..b", ["grid.isl: must be a number, a list, FIRST..LAST"]),
         ("grid.isl=9..1", ["grid.isl: must rise from FIRST to LAST"]),
+        ("grid.isl=[5,5,7]", ["grid.isl: holds 5 more than once; name each number once"]),
         ("grid.isl=[0]", ["grid.isl.0: must be at least 1"]),
         ("grid.concurrency=9..20", ["grid: none of its 12 loads"]),
         ("grid.isl=1..2000000", ["grid.isl: has 2,000,000 numbers, above 1,000,000; give it a"]),

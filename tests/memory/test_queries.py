@@ -353,6 +353,20 @@ def test_met_answers_the_same_questions(devices):
     assert answers["max_verify"][1].surely == 8
 
 
+@pytest.mark.parametrize(
+    ("flags", "beside"),
+    [
+        ({}, ("serve.enable_prefix_caching=true", "serve.speculative=true")),
+        ({"enable_prefix_caching": True, "speculative": True}, ("", "")),
+    ],
+)
+def test_what_is_asked_of_another_serve_says_what_that_has(flags, beside):
+    serve = {"max_seq_len": 32768, "max_batch_size": 8, "weight_quantization": "nvfp4"}
+    point = point_of("qwen3_8_27b_nvfp4", serve | flags, (4096, 512, 4))
+    answers = (max_snapshot_slots(point), max_verify(point))
+    assert tuple(answer.beside for answer in answers) == beside
+
+
 def test_met_decides_again_on_its_expert_tables(devices):
     """At a small share the tables are skipped: what is asked there is the plan of such a boot."""
     serve = {

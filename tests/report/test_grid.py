@@ -109,6 +109,26 @@ def test_the_picture_has_a_panel_for_each_output_up_to_four(outputs, tmp_path):
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize(
+    ("room", "ticks"),
+    [
+        ((-40 * GIB, GIB // 4), ["-40.0", "-20.0", "0", "0.125", "0.25"]),
+        ((-GIB // 4, 40 * GIB), ["-0.25", "-0.125", "0", "20.0", "40.0"]),
+        ((-100 * GIB, GIB), ["-60.0", "-30.0", "0", "0.5", "1"]),
+        ((-2 * GIB, -GIB), ["-2", "-1", "0"]),
+        ((GIB, 2 * GIB), ["0", "1", "2"]),
+    ],
+)
+def test_the_colours_are_named_at_zero_and_at_both_ends(room, ticks):
+    """Of a small part above zero too; nothing more than a budget over it has a colour."""
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra: metpipe[plot]")
+    plot_grid = pytest.importorskip("metpipe.report.plot_grid")
+    rooms = [room[0]] * 6 + [room[1]] * 6
+    figure = plot_grid.draw(section(headroom_low=rooms, headroom_high=rooms), "tiny")
+    bar = figure.axes[-1]
+    assert [label.get_text() for label in bar.get_yticklabels()] == ticks
+
+
 def test_a_grid_where_nothing_fits_is_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is an extra: metpipe[plot]")
     nothing = section(headroom_low=[-GIB] * 12, headroom_high=[-GIB] * 12)

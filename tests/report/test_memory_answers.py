@@ -87,6 +87,31 @@ def test_an_exception_is_stated_behind_its_answer():
     )
 
 
+def test_a_larger_device_that_would_not_do_is_said_to():
+    _, exception = lines(
+        min_device=memory_examples.query(
+            "h100-sxm", "gb300", "l4", "l4", sense="least", exceptions=("rtx-pro-6000",)
+        )
+    )
+    assert exception == ("but not on every larger one: on rtx-pro-6000 it would not surely fit")
+
+
+def test_a_flag_that_nobody_typed_is_said_with_the_answer():
+    """The question is about a serve that has it."""
+    flag = {"beside": "serve.enable_prefix_caching=true"}
+    some, none = (
+        lines(max_snapshot_slots=memory_examples.query(0, 65536, end, end) | flag)
+        for end in (300, None)
+    )
+    assert some == [
+        "up to 300 snapshots of recurrent state would fit with serve.enable_prefix_caching=true"
+    ]
+    assert none == [
+        "snapshots of recurrent state: it would not fit with serve.enable_prefix_caching=true, "
+        "even without any"
+    ]
+
+
 def test_changes_are_offered_where_it_does_not_surely_fit():
     assert list(fixes(section(fits=True))) == []
     sure, perhaps = fixes(section(fits=False))

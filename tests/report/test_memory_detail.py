@@ -73,6 +73,16 @@ def test_a_row_per_node_on_demand_and_none_of_nothing():
     ]
 
 
+def test_that_nodes_share_a_workspace_stands_by_their_table():
+    shared, alone = (
+        " ".join(text(memory_detail.parts(section(nodes=nodes), per_node=True)).split())
+        for nodes in (NODES, NODES[:2])
+    )
+    said = "nodes whose kernels are of one family share it"
+    assert said in shared
+    assert said not in alone
+
+
 def test_an_accounting_that_says_nothing_above_its_numbers_starts_with_the_nodes():
     first, *_ = memory_detail.parts(section(nodes=NODES))
     assert "embed.embed" in text([first])
@@ -100,11 +110,34 @@ def test_ops_without_a_kernel_and_workspaces_are_named():
     ]
 
 
+def both(key: str, size: int) -> dict[str, int]:
+    """A prediction that is no range."""
+    return {key: size, f"{key}_high": size}
+
+
+def test_a_range_of_a_boot_shows_both_ends():
+    known = boot(agrees=True)
+    terms = [
+        line.model_copy(update={"predicted": MIB, "predicted_high": 20 * MIB, "error_percent": off})
+        for line, off in zip(known.terms, (0.0, -12.5), strict=True)
+    ]
+    lines = [line.model_copy(update={"predicted_high_mib": 2478}) for line in known.reserve]
+    wide = known.model_copy(update={"terms": tuple(terms), "reserve": tuple(lines)})
+    shown = text([boot_tables.terms(wide), boot_tables.reserve(wide)])
+    inside, outside, ring = (line for line in shown.splitlines() if " .. " in line)
+    assert "1.00 .. 20.00" in inside
+    assert "inside" in inside
+    assert "-12.5000 %" in outside
+    assert "1 .. 2,478" in ring
+
+
 def boot(*, agrees: bool) -> BootSection:
-    line = {"term": "kv", "of": ["kv"], "predicted": 7 * MIB, "measured_mib": 8.0}
-    none = {"term": "snapshots", "of": ["ring", "prefix"], "predicted": MIB, "measured_mib": 0.0}
+    line = {"term": "kv", "of": ["kv"], "measured_mib": 8.0} | both("predicted", 7 * MIB)
+    none = {"term": "snapshots", "of": ["ring", "prefix"], "measured_mib": 0.0}
+    none |= both("predicted", MIB)
     rest = {"tolerance_percent": 0.1, "agrees": agrees}
-    reserve = {"name": "ring", "of": "a ring", "predicted_mib": 1, "printed_mib": 9}
+    reserve = {"name": "ring", "of": "a ring", "predicted_mib": 1, "predicted_high_mib": 1}
+    reserve |= {"printed_mib": 9}
     return BootSection.model_validate(
         {
             "source": "b.toml",

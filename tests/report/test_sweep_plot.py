@@ -41,7 +41,40 @@ def over_devices() -> tuple[JobRow, ...]:
     )
 
 
+def over_models(models: int, *devices: str) -> tuple[JobRow, ...]:
+    """Models of long names; the fourth is far larger than the others."""
+    return tuple(
+        job(
+            0,
+            f"model=nemotron_{number}_super_120b_a12b_nvfp4",
+            f"hardware={name}",
+            memory=plan(
+                65536, 9 if number == 4 else 1 + number % 3, budget=GIB * (24 + 40 * place)
+            ),
+        )
+        for number in range(models)
+        for place, name in enumerate(devices)
+    )
+
+
+SIX = ("l4", "h100_sxm", "rtx_pro_6000", "h200_sxm", "mi300x", "b200")
+MANY = {
+    "models and devices": over_models(26, *SIX),
+    "a few of both": over_models(6, *SIX[:4]),
+    "models": over_models(26, "b200"),
+    "many devices": tuple(
+        job(
+            0,
+            f"hardware=some_device_{number}",
+            memory=plan(65536, 3 + number % 2, budget=GIB * (12 + 9 * number)),
+        )
+        for number in range(16)
+    ),
+    "few models": over_models(3, *SIX),
+}
+
 SWEEPS: dict[str, tuple[JobRow, ...]] = {
+    **MANY,
     "three": line(3),
     "forty": line(40),
     "grid": grid(),
@@ -123,6 +156,35 @@ def test_no_words_of_the_stacked_plot_lie_on_each_other_or_beside_the_page(name)
         assert box.x1 <= page.x1, text.get_text()
         assert box.y0 >= 0
         assert box.y1 <= page.y1, text.get_text()
+
+
+@pytest.mark.parametrize("name", list(MANY))
+@pytest.mark.filterwarnings("error")
+def test_labels_of_many_jobs_have_room(name):
+    """No label lies on another one or on a heading, and the layout was carried through."""
+    jobs = SWEEPS[name]
+    figure = drawn(plot_terms.draw(jobs, axes(jobs)))
+    labels = [
+        label
+        for axis in figure.axes
+        for label in axis.get_xticklabels()
+        if label.get_text() and label.get_visible()
+    ]
+    assert {label.get_text() for label in labels} == set(max(axes(jobs), key=size).values)
+    assert overlaps([*labels, *words(figure)]) == []
+    for axis in figure.axes:
+        assert axis.get_window_extent().height > 1.5 * figure.dpi
+
+
+def size(axis: Any) -> int:
+    return len(axis.values)
+
+
+def test_a_few_bars_fill_their_panel():
+    jobs = SWEEPS["a few of both"]
+    for axis in plot_terms.draw(jobs, axes(jobs)).axes:
+        first, last = axis.get_xlim()
+        assert 6 / (last - first) > 0.8
 
 
 @pytest.mark.parametrize("name", ["grid", "over budget", "three axes", "refused", "tables"])

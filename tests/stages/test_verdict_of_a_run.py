@@ -27,6 +27,7 @@ def boot(*, agrees: bool, printed: int = 8) -> dict[str, Any]:
     term = {
         "of": ["kv"],
         "predicted": 8,
+        "predicted_high": 8,
         "measured_mib": 8.0,
         "error_percent": 0.0,
         "tolerance_percent": 1.0,
@@ -35,6 +36,7 @@ def boot(*, agrees: bool, printed: int = 8) -> dict[str, Any]:
         "name": "ring",
         "of": "snapshots",
         "predicted_mib": 8,
+        "predicted_high_mib": 8,
         "printed_mib": printed,
         "agrees": printed == 8,
     }

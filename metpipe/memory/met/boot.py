@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from metpipe.memory.met.held import side_of
 from metpipe.memory.met.side import BootPools, Outside, WhatIfs
 from metpipe.memory.point import Point, Workload
-from metpipe.memory.report import MemoryReport
+from metpipe.memory.report import MemoryReport, Term
 
 __all__ = [
     "PRINTED",
@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 MIB = 1 << 20
+Range = tuple[int, int]
+"""Both ends in bytes."""
 DECIMAL = 0.1
 """MiB: the last place of what a ledger says."""
 
@@ -85,11 +87,13 @@ class Boot:
 class BootTerm:
     """A term: predicted bytes, measured MiB, and the prediction's error in percent of these.
 
+    A range is predicted by both ends, and its error is that of the nearer end: 0 anywhere inside.
     Of nothing there is no percentage: `error_percent` is None where nothing was measured.
     """
 
     term: str
     predicted: int
+    predicted_high: int
     measured_mib: float
     error_percent: float | None
     tolerance_percent: float
@@ -107,16 +111,20 @@ class BootTerm:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """A line of the preflight, in whole MiB; it agrees within one."""
+    """A line of the preflight, in whole MiB; it agrees within one of what is predicted.
+
+    Of a range `predicted_mib` and `predicted_high_mib` are the ends; else they are the same.
+    """
 
     name: str
     predicted_mib: int
+    predicted_high_mib: int
     printed_mib: int
 
     @property
     def agrees(self) -> bool:
-        """Whether both are the same, but for rounding."""
-        return abs(self.predicted_mib - self.printed_mib) <= 1
+        """Whether what was printed is what is predicted or lies inside it, but for rounding."""
+        return self.predicted_mib - 1 <= self.printed_mib <= self.predicted_high_mib + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,36 +156,55 @@ def at_boot(point: Point, boot: Boot) -> Point:
 
 def check_boot(report: MemoryReport, boot: Boot) -> BootCheck:
     """The boot's terms against the report of `at_boot`."""
-    said = {term.id: term.low for term in report.terms}
+    said = {term.id: (term.low, term.high) for term in report.terms}
     terms = tuple(
-        _term(name, sum(said[term] for term in TERMS[name]), measured)
+        _term(name, _sum(said[term] for term in TERMS[name]), measured)
         for name, measured in boot.measured.items()
     )
     predicted = _reserves(report, boot)
     return BootCheck(
         terms=terms,
         reserve=tuple(
-            Reserve(name, predicted[name] // MIB, printed) for name, printed in boot.reserve.items()
+            Reserve(name, predicted[name][0] // MIB, predicted[name][1] // MIB, printed)
+            for name, printed in boot.reserve.items()
         ),
         unattributed=boot.total - round(sum(term.measured_mib for term in terms) * MIB),
     )
 
 
-def _term(name: str, predicted: int, measured: Measured) -> BootTerm:
-    error = 100 * (predicted / MIB - measured.mib) / measured.mib if measured.mib else None
-    return BootTerm(name, predicted, measured.mib, error, measured.tolerance_percent)
+def _sum(ranges: Iterable[Range]) -> Range:
+    lows, highs = zip(*ranges, strict=True)
+    return sum(lows), sum(highs)
 
 
-def _reserves(report: MemoryReport, boot: Boot) -> Mapping[str, int]:
-    """Bytes of each line. The hidden rows of the prefix cache stand in none."""
+def _term(name: str, predicted: Range, measured: Measured) -> BootTerm:
+    low, high = predicted
+    nearest = min(max(measured.mib, low / MIB), high / MIB)
+    error = 100 * (nearest - measured.mib) / measured.mib if measured.mib else None
+    return BootTerm(name, low, high, measured.mib, error, measured.tolerance_percent)
+
+
+def _reserves(report: MemoryReport, boot: Boot) -> Mapping[str, Range]:
+    """Bytes of each line, both ends. The hidden rows of the prefix cache stand in none."""
     snapshots = [state for state in report.counts.states if not state.local.startswith("head.")]
     kinds = {"marconi": "prefix_snapshot", "ring": "ring_snapshot"}
-    return {
-        "ssm_pool": report.term("states").low,
-        "carry": report.term("carry").low,
-        "driver": report.term("driver").low - boot.chunk_slack,
-        **{
-            name: sum(state.bytes for state in snapshots if state.kind == kind)
-            for name, kind in kinds.items()
-        },
+    sizes = {
+        name: sum(state.bytes for state in snapshots if state.kind == kind)
+        for name, kind in kinds.items()
     }
+    return {
+        "ssm_pool": _ends(report.term("states")),
+        "carry": _ends(report.term("carry")),
+        "driver": _driver(report.term("driver"), boot),
+        **{name: (size, size) for name, size in sizes.items()},
+    }
+
+
+def _driver(term: Term, boot: Boot) -> Range:
+    """Without the slack, which a law charges with the driver and a range does not."""
+    slack = boot.chunk_slack if term.status == "calibrated" else 0
+    return term.low - slack, term.high - slack
+
+
+def _ends(term: Term) -> Range:
+    return term.low, term.high

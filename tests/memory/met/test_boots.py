@@ -121,7 +121,7 @@ def test_nothing_measured_misses_what_is_predicted_and_has_no_percentage():
 @pytest.mark.parametrize(("predicted", "agrees"), [(52428, True), (52429, False)])
 def test_nothing_is_what_a_ledger_of_one_decimal_logs_as_nothing(predicted, agrees):
     """Half of a tenth of a MiB is 52428.8 bytes."""
-    assert BootTerm("kv", predicted, 0.0, None, 0.0).agrees is agrees
+    assert BootTerm("kv", predicted, predicted, 0.0, None, 0.0).agrees is agrees
 
 
 def test_a_tolerance_of_nothing_accepts_the_very_number():
@@ -131,6 +131,48 @@ def test_a_tolerance_of_nothing_accepts_the_very_number():
     assert (term.predicted, term.agrees) == (1755 * 2**20, True)
     (off,) = checked(replace(boot, measured={"ssm_pool": replace(states, mib=1755.1)})).terms
     assert not off.agrees
+
+
+@pytest.mark.parametrize(
+    ("printed", "agrees"),
+    [(455, False), (474, True), (475, True), (2000, True), (2479, True), (2480, False)],
+)
+def test_a_range_is_held_by_both_ends(printed, agrees):
+    """On h100-sxm the driver is a range, in which no slack is charged."""
+    boot = boot_of("dense-27b-recipe-after")
+    boot = replace(boot, hardware="h100-sxm", reserve={"driver": printed})
+    point = point_of(
+        CHOICES[boot.checkpoint], boot.serve, number=boot.version, device=boot.hardware
+    )
+    (line,) = check_boot(evaluate(at_boot(point, boot)), boot).reserve
+    assert (line.predicted_mib, line.predicted_high_mib) == (475, 2478)
+    assert line.agrees is agrees
+
+
+@pytest.mark.parametrize(
+    ("measured", "error", "agrees"),
+    [
+        (90.0, 1000 / 90, False),
+        (99.5, 50 / 99.5, True),
+        (100.0, 0, True),
+        (150.0, 0, True),
+        (200.0, 0, True),
+        (201.0, -100 / 201, True),
+        (220.0, -2000 / 220, False),
+    ],
+)
+def test_the_error_of_a_range_is_that_of_its_nearer_end(measured, error, agrees):
+    boot = boot_of("dense-27b-recipe-after")
+    point = point_of(CHOICES[boot.checkpoint], boot.serve, number=boot.version)
+    report = evaluate(at_boot(point, boot))
+    wide = [
+        replace(term, low=100 * 2**20, high=200 * 2**20) if term.id == "kv" else term
+        for term in report.terms
+    ]
+    boot = replace(boot, measured={"kv": Measured(measured, 1.0)}, reserve={})
+    (term,) = check_boot(replace(report, terms=tuple(wide)), boot).terms
+    assert term.error_percent == pytest.approx(error)
+    assert term.agrees is agrees
 
 
 def test_a_measured_nothing_is_read():
