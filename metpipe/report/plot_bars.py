@@ -152,7 +152,7 @@ def _beside_the_budget(
     for at, edge in places:
         low, high = (at - tall, at) if edge == "top" else (at, at + tall)
         covers = low - gap / 2 < budget < high + gap / 2
-        if 0 <= low and high <= top and not covers:
+        if low >= 0 and high <= top and not covers:
             return at, edge
     return places[0]
 
