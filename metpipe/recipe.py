@@ -21,6 +21,7 @@ from yaml import YAMLError
 
 from metpipe.beside_boot import refuse_beside_a_boot
 from metpipe.errors import ConfigError
+from metpipe.file_kind import kind_of
 from metpipe.resources import conf_dir
 
 __all__ = ["Expanded", "expand"]
@@ -125,13 +126,16 @@ def _boot(path: Path, said: str, argv: Sequence[str]) -> list[str]:
     from metpipe.memory.met.boot_toml import parse_boot  # here: no other line needs the planner
 
     if not os.path.isfile(path):
+        found = kind_of(path)
         raise ConfigError(
-            f"{said}: there is no such file (looked in {Path.cwd()}); give one boot, a sweep takes "
-            "one line each"
+            f"{said}: {found}; give the boot's .toml file"
+            if found
+            else f"{said}: there is no such file (looked in {Path.cwd()}); give one boot, a sweep "
+            "takes one line each"
         )
     boot = parse_boot(_read_text(path, said), str(path))
     lines = [
-        *_model_of(boot.checkpoint, said, ()),
+        f"model={_boots_model(boot.checkpoint, said)}",
         f"hardware={_underscored(boot.hardware)}",
         "memory.accounting=met",
         f"memory.met_version={boot.version}",
@@ -140,6 +144,16 @@ def _boot(path: Path, said: str, argv: Sequence[str]) -> list[str]:
     ]
     _refuse_another_model(lines, argv, said)
     return lines
+
+
+def _boots_model(checkpoint: str, said: str) -> str:
+    """The shipped choice that a boot's checkpoint means; no folder may be given beside a boot."""
+    if (choice := _choice_of(checkpoint, said)) is None:
+        raise ConfigError(
+            f"{said}: no model choice is named {_stem(checkpoint)!r} for {checkpoint}, and a boot "
+            "is checked against one of them (metpipe --help); correct the file's checkpoint"
+        )
+    return choice
 
 
 def _recipe(path: Path, others: Sequence[str]) -> list[str]:
@@ -187,7 +201,7 @@ def _plain(line: str) -> str:
 def _read_toml(path: Path, said: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(_read_text(path, said))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number too long is a ValueError
         raise ConfigError(f"{said}: not a TOML file: {error}") from None
 
 
@@ -273,24 +287,32 @@ def _serve_flags() -> frozenset[str]:
 
 
 def _model_of(checkpoint: str, said: str, others: Sequence[str]) -> list[str]:
-    """The shipped choice of a checkpoint's id, org/Name-8B; none if a folder is given beside it.
-
-    It is the one that states the id, else the one that is named like it.
-    """
-    choices = {path.stem: path for path in sorted((conf_dir() / "model").glob("*.yaml"))}
-    stating = re.compile(rf"^checkpoint_id: {re.escape(checkpoint)}$", re.MULTILINE | re.IGNORECASE)
-    for choice, path in choices.items():
-        if stating.search(_read_text(path, said)):
-            return [f"model={choice}"]
-    stem = re.sub(r"\W", "_", checkpoint.rpartition("/")[2]).lower()
-    if stem in choices:
-        return [f"model={stem}"]
+    """The shipped choice of a checkpoint's id, org/Name-8B; none if a folder is given beside it."""
+    if (choice := _choice_of(checkpoint, said)) is not None:
+        return [f"model={choice}"]
     if any(other.startswith("model.checkpoint=") for other in others):
         return []
+    stem = _stem(checkpoint)
     raise ConfigError(
         f"{said}: no model choice is named {stem!r} for {checkpoint}; "
         "add model.checkpoint=FOLDER with that checkpoint"
     )
+
+
+def _choice_of(checkpoint: str, said: str) -> str | None:
+    """The one that states the id, else the one that is named like it."""
+    choices = {path.stem: path for path in sorted((conf_dir() / "model").glob("*.yaml"))}
+    stating = re.compile(rf"^checkpoint_id: {re.escape(checkpoint)}$", re.MULTILINE | re.IGNORECASE)
+    for choice, path in choices.items():
+        if stating.search(_read_text(path, said)):
+            return choice
+    stem = _stem(checkpoint)
+    return stem if stem in choices else None
+
+
+def _stem(checkpoint: str) -> str:
+    """`org/Name-8B` -> `name_8b`."""
+    return re.sub(r"\W", "_", checkpoint.rpartition("/")[2]).lower()
 
 
 def _value(value: object, said: str) -> str:

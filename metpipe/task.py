@@ -98,12 +98,13 @@ class Task:
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         from metpipe.stages.job import run_job  # here, not above: torch comes with it
 
+        typed = self.provenance().typed
         if _number() is None:
-            return run_job(run, out_dir, terminal())
+            return run_job(run, out_dir, terminal(), typed=typed)
         try:
             with (out_dir / LOG).open("w", encoding="utf-8") as file:
                 log = Console(file=file, width=PIPE_WIDTH, no_color=True)
-                return run_job(run, out_dir, terminal() if _alone() else log, log)
+                return run_job(run, out_dir, terminal() if _alone() else log, log, typed=typed)
         except ConfigError:  # a job that was refused has nothing to report
             _drop_empty(out_dir / LOG)
             raise

@@ -20,13 +20,15 @@ def sentence(item: ErrorDetails) -> str:
         case "missing":
             return "is missing"
         case "greater_than_equal":
-            return f"must be at least {bounds['ge']:g}{got}"
+            return f"must be at least {_plain(bounds['ge'])}{got}"
         case "greater_than":
-            return f"must be above {bounds['gt']:g}{got}"
+            return f"must be above {_plain(bounds['gt'])}{got}"
         case "less_than_equal":
-            return f"must be at most {bounds['le']:g}{got}"
+            return f"must be at most {_plain(bounds['le'])}{got}"
         case "int_type" | "int_parsing" | "int_from_float":
             return f"must be a whole number{got}"
+        case "finite_number":
+            return f"must be a finite number{got}"
         case "float_type" | "float_parsing":
             return f"must be a number{got}"
         case "bool_type" | "bool_parsing":
@@ -43,9 +45,16 @@ def sentence(item: ErrorDetails) -> str:
             return f"must be a list{got}"
         case "too_short":
             return f"must hold at least {bounds['min_length']}{got}"
+        case "too_long":
+            return f"must hold at most {bounds['max_length']}{got}"
         case "model_type" | "dict_type":
             return f"must be a table{got}"
         case "value_error":
             return f"{bounds['error']}{got}"
         case _:
             return f"{item['msg']}{got}"
+
+
+def _plain(bound: float) -> str:
+    """A bound without a needless `.0`, and a whole number in full."""
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"

@@ -19,7 +19,14 @@ from metpipe.config import Run
 from metpipe.errors import ConfigError, Exit
 
 
-def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = None) -> Exit:
+def run_job(
+    run: Run,
+    out_dir: Path,
+    console: Console,
+    log: Console | None = None,
+    *,
+    typed: frozenset[str] = frozenset(),
+) -> Exit:
     """Stand in for the stages."""
     console.print(f"job with seed {run.seed}")
     if run.seed == 13:

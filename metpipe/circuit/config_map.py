@@ -173,11 +173,12 @@ class LayerRule:
 
 @dataclass(frozen=True, slots=True)
 class SizeCheck:
-    """A dim must be a multiple of another dim or of a number."""
+    """A dim must be a multiple of another dim or of a number, or no more than another dim."""
 
     dim: str
-    multiple_of: str | int
+    multiple_of: str | int | None
     why: str
+    at_most: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

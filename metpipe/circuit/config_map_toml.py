@@ -266,7 +266,8 @@ def _group_kind(table: Table) -> GroupKind:
 
 def _check(table: Table) -> SizeCheck:
     with table:
-        multiple = table.value("multiple_of")
-        if not isinstance(multiple, str | int):
+        most = table.optional_text("at_most")
+        multiple = table.value("multiple_of", None) if most else table.value("multiple_of")
+        if not (isinstance(multiple, str | int) or (most and multiple is None)):
             raise table.fail("multiple_of must be a dim or a number")
-        return SizeCheck(table.text("dim"), multiple, table.text("why"))
+        return SizeCheck(table.text("dim"), multiple, table.text("why"), most)

@@ -221,14 +221,25 @@ class _Reader:
                 )
 
     def check(self, check: SizeCheck, dims: Mapping[str, int]) -> None:
-        """Refuse sizes that do not divide."""
+        """Refuse sizes that do not divide, and one above another (which may be absent, 0)."""
+        if check.at_most is not None and 0 < dims[check.at_most] < dims[check.dim]:
+            raise self.fail(
+                f"{self._spelled(check.dim, dims)} is more than "
+                f"{self._spelled(check.at_most, dims)}: {check.why}"
+            )
         multiple = check.multiple_of
+        if multiple is None:
+            return
         divisor = multiple if isinstance(multiple, int) else dims[multiple]
         if dims[check.dim] % divisor:
             named = multiple if isinstance(multiple, int) else f"{multiple} = {divisor}"
             raise self.fail(
                 f"{check.dim} = {dims[check.dim]} is no multiple of {named}: {check.why}"
             )
+
+    def _spelled(self, dim: str, dims: Mapping[str, int]) -> str:
+        """A dim by the key that states it."""
+        return f"{self.map.dims[dim].key or dim} = {dims[dim]}"
 
 
 def _same(one: object, other: object) -> bool:

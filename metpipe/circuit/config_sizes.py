@@ -10,6 +10,9 @@ from metpipe.circuit.config_map import DimRule, IntervalRule, LayerRule, LayerSo
 
 __all__ = ["is_positive", "layer_kinds", "read_dims", "sizes_of_class"]
 
+MOST = 2**31 - 1
+LAYERS = 10_000
+"""Far above any model; a digit too many must not make them."""
 Config = Mapping[str, object]
 Fail = Callable[[str], Exception]
 """Makes the error that says where the config came from."""
@@ -37,7 +40,10 @@ def _layer_count(config: Config, rule: LayerRule, found: list[LayerSource], fail
     stated = config.get(rule.count)
     if stated is None and rule.count_from_list and found:
         return len(_entries(config, found[0], fail))
-    return _size(rule.count, stated, fail)
+    count = _size(rule.count, stated, fail)
+    if count > LAYERS:
+        raise fail(f"{rule.count} = {count} is more than {LAYERS} layers; correct it")
+    return count
 
 
 def _interval_kinds(
@@ -170,6 +176,8 @@ def _size(key: str, value: object, fail: Fail) -> int:
         raise fail(f"the key {key!r} is missing")
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise fail(f"{key} must be a positive integer, it is {json.dumps(value)}")
+    if value > MOST:
+        raise fail(f"{key} = {value} is more than {MOST}, the most that an i32 counts; correct it")
     return value
 
 

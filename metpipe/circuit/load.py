@@ -80,3 +80,5 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as problem:
         raise ConfigError(f"{path} cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}") from None

@@ -6,6 +6,7 @@ format is its storage; what an engine serves may differ.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ MODELOPT = {
     "FP8": ("fp8/tensor", "fp8/tensor"),
 }
 """quant_algo -> weight and activation format"""
+SIZE = re.compile("[1-9][0-9]{0,9}")
 NVFP4_GROUP = 16
 """The group that the NVFP4 algorithm has where a modelopt export does not say so."""
 
@@ -59,8 +61,20 @@ def declared_precision(quantization: object, source: str) -> Declared:
             raise RefusedConfig(
                 f"{where} has quant_method {method!r}; {', '.join(METHODS)} are understood"
             )
+    _refuse_patterns(rows, where)
     precision = Precision(where, (*rows, PrecisionRow("*", "bf16")))
     return Declared(precision, _kv_format(quantization, where))
+
+
+def _refuse_patterns(rows: Sequence[PrecisionRow], where: str) -> None:
+    for row in rows:
+        try:
+            row.covers("")
+        except (re.error, OverflowError, RecursionError) as problem:
+            raise RefusedConfig(
+                f"{where}: {row.match!r} is no regular expression ({problem}); correct it where "
+                "the targets and the modules left alone are listed"
+            ) from None
 
 
 def _compressed_tensors(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
@@ -97,8 +111,14 @@ def _group(value: object, where: str) -> list[PrecisionRow]:
 
 def _block_fp8(table: Mapping[str, object], where: str) -> list[PrecisionRow]:
     block = table.get("weight_block_size")
-    if not isinstance(block, list) or [type(size) for size in block] != [int, int]:
-        raise RefusedConfig(f"{where}: weight_block_size = {block!r} must be [rows, columns]")
+    if (
+        not isinstance(block, list)
+        or [type(size) for size in block] != [int, int]
+        or min(block) < 1
+    ):
+        raise RefusedConfig(
+            f"{where}: weight_block_size = {block!r} must be [rows, columns], both at least 1"
+        )
     rows = _ignored(table.get("modules_to_not_convert"), where)
     over = _quantised_layers(table, where)  # an export of some layers over this base
     experts = _expert_dtype(table, where)
@@ -229,7 +249,7 @@ def _kv_format(table: Mapping[str, object], where: str) -> str:
 
 def _group_size(scheme: Mapping[str, object], where: str) -> int:
     size = scheme.get("group_size")
-    if not isinstance(size, int) or size < 1:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise RefusedConfig(f"{where}: group_size = {size!r} must be a positive number")
     return size
 
@@ -239,8 +259,10 @@ def _block(structure: object, where: str) -> tuple[int, int]:
     parts: Sequence[object] = structure.split("x") if isinstance(structure, str) else ()
     if isinstance(structure, list):
         parts = structure
-    if len(parts) != 2 or not all(str(part).isdigit() for part in parts):
-        raise RefusedConfig(f"{where}: block_structure = {structure!r} must be [rows, columns]")
+    if len(parts) != 2 or not all(SIZE.fullmatch(str(part)) for part in parts):
+        raise RefusedConfig(
+            f"{where}: block_structure = {structure!r} must be [rows, columns], both at least 1"
+        )
     return int(str(parts[0])), int(str(parts[1]))
 
 

@@ -11,11 +11,14 @@ from metpipe.circuit.config_map_toml import parse_config_map
 from metpipe.circuit.config_reader import resolve_shape
 from metpipe.circuit.description import Description
 from metpipe.circuit.errors import BadCircuit, RefusedConfig
+from metpipe.circuit.formats import parse_format, weight_bytes
 from metpipe.circuit.instantiate import instantiate
 from metpipe.circuit.ir import Circuit
 from metpipe.circuit.precision import Precision
 from metpipe.circuit.quantization import declared_precision
 from metpipe.circuit.verify import verify
+from metpipe.circuit.weights import weight_matrix
+from metpipe.errors import ConfigError
 
 __all__ = ["Library", "Resolved", "resolve_checkpoint"]
 
@@ -104,6 +107,7 @@ def resolve_checkpoint(
         verify(circuit)
     except BadCircuit as problem:
         raise BadCircuit(f"{description.source}: {problem}") from None
+    _refuse_groups(circuit, source)
     return Resolved(
         arch=found.arch,
         model_type=str(config["model_type"]),
@@ -114,6 +118,25 @@ def resolve_checkpoint(
         precision=declared.precision,
         source=source,
     )
+
+
+def _refuse_groups(circuit: Circuit, source: str) -> None:
+    """Every matrix divides into the groups of its declared format."""
+    seen = set()
+    for node in circuit.nodes:
+        if node.weight_format is None or not parse_format(node.weight_format).is_quantised:
+            continue
+        key = (node.weight_format, *weight_matrix(circuit, node))
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            weight_bytes(*key)
+        except ConfigError as problem:
+            raise RefusedConfig(
+                f"{source}: quantization_config: {problem} ({', '.join(node.binding)}); correct "
+                "its group size, or leave these modules alone"
+            ) from None
 
 
 def _quantization(config: Mapping[str, object]) -> object:

@@ -20,7 +20,7 @@ def read_toml(text: str, source: str, error: type[ConfigError] = ConfigError) ->
     """The root table of a TOML text; `source` names the file in every message."""
     try:
         return Table(tomllib.loads(text), source, error)
-    except tomllib.TOMLDecodeError as problem:
+    except (ValueError, RecursionError) as problem:  # a number too long is a ValueError
         raise error(f"{source}: not valid TOML: {problem}") from None
 
 

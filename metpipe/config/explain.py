@@ -52,6 +52,11 @@ class Provenance:
             return self._choice("variant", self.choices["variant"])
         return "conf/config.yaml"
 
+    @property
+    def typed(self) -> frozenset[str]:
+        """Keys of overrides that stood on the command line, in no file."""
+        return frozenset(key for key, line in self.overrides if line not in self.origins)
+
     def _choice(self, group: str, choice: str) -> str:
         typed = next((line for key, line in reversed(self.overrides) if key == group), None)
         file = f"conf/{group}/{choice}.yaml"

@@ -12,6 +12,7 @@ from metpipe.config.mode_rules import MODE_RULES, companions, unread
 from metpipe.config.problem import Problem, Rule
 from metpipe.config.run import Run
 from metpipe.config.serve_rules import SERVE_RULES
+from metpipe.file_kind import kind_of
 
 __all__ = ["NO_GRAPHS", "WHAT_IFS", "problems"]
 
@@ -164,7 +165,9 @@ def _files_exist(run: Run) -> Iterator[Problem]:
     }
     for key, (path, exists, kind) in wanted.items():
         if path is not None and not exists(path):
-            yield Problem(key, f"there is no {kind} {path!r} (looked in {Path.cwd()})")
+            found = kind_of(path) if kind == "file" else ""
+            said = f"{found}, and a file is needed: {path!r}" if found else ""
+            yield Problem(key, said or f"there is no {kind} {path!r} (looked in {Path.cwd()})")
 
 
 def _grid(run: Run) -> Iterator[Problem]:

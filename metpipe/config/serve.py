@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, Strict
 
 from metpipe.config.fields import Count, Frozen, Natural, Number
 
@@ -31,7 +31,7 @@ class Serve(Frozen):
     max_batch_size: Annotated[Count, BeforeValidator(not_auto)] = Field(
         description="sequences that decode at once"
     )
-    gpu_memory_utilization: float = Field(
+    gpu_memory_utilization: Annotated[float, Strict()] = Field(
         gt=0, le=1, description="share of the device's memory that the engine may use"
     )
     kv_cache_dtype: Literal["bf16", "f16", "f32", "fp8"] | None = Field(

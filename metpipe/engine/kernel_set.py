@@ -127,7 +127,14 @@ def _families() -> dict[str, bool]:
     """Every family that a circuit describes, and whether it describes a draft head."""
     folder = kernels_dir() / "circuits"
     names = [file.name.removesuffix(".config.toml") for file in folder.glob("*.config.toml")]
-    return {name: "draft" in tomllib.loads(_read(folder / f"{name}.toml")) for name in names}
+    return {name: _describes_a_draft_head(folder / f"{name}.toml") for name in names}
+
+
+def _describes_a_draft_head(circuit: Path) -> bool:
+    try:
+        return "draft" in tomllib.loads(_read(circuit))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{circuit}: not valid TOML: {error}; mend it") from None
 
 
 def _read(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -46,12 +47,13 @@ __all__ = [
 
 
 def circuit_of(config: Mapping[str, object], source: str) -> Circuit:
-    """The circuit of a config.json.
+    """The circuit of a config.json; `source`: the folder that holds it, or what else has it.
 
     Raises:
         ConfigError: a key is not classified, a value is refused, the family is unknown.
     """
-    return circuit_from_config(config, kernels_dir(), source)
+    file = f"{source}/config.json" if os.path.isdir(source) else source
+    return circuit_from_config(config, kernels_dir(), file)
 
 
 def shapes_of_config(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from metpipe.errors import ConfigError
+from metpipe.memory.bounds import MEMORY, MULTIPROCESSORS
 
 __all__ = [
     "Device",
@@ -171,10 +172,11 @@ def _with_fact(device: Device, fact: str, value: object) -> Device:
     match fact:
         case "memory_bytes":
             replaced = (*device.replaced, fact)
-            return replace(device, memory_bytes=_positive(value, where), replaced=replaced)
+            return replace(device, memory_bytes=_count(value, where, MEMORY), replaced=replaced)
         case "sm_count":
             replaced = (*device.replaced, fact)
-            return replace(device, sm_count=_positive(value, where), replaced=replaced)
+            count = _count(value, where, MULTIPROCESSORS)
+            return replace(device, sm_count=count, replaced=replaced)
         case "strict":
             return replace(device, strict=_truth(value, where))
         case "require_calibrated":
@@ -185,9 +187,11 @@ def _with_fact(device: Device, fact: str, value: object) -> Device:
     )
 
 
-def _positive(value: object, where: str) -> int:
+def _count(value: object, where: str, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise ConfigError(f"{where}: a positive integer is needed, got {value!r}")
+    if value > most:
+        raise ConfigError(f"{where}={value}: more than {most}, the most that a device has")
     return value
 
 

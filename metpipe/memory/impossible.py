@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from metpipe.errors import ConfigError
+from metpipe.memory.bounds import MOST
 from metpipe.memory.devices import DeviceRefusal
 from metpipe.memory.driver import doubt_of, law_of
 from metpipe.memory.point import Point
 from metpipe.nouns import number_of
 
 __all__ = ["refuse_impossible"]
-
-MOST = 2**31 - 1
-"""Positions and slots are i32 in a step's inputs."""
 
 
 def refuse_impossible(point: Point) -> None:

@@ -6,13 +6,12 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from metpipe.circuit import RuleSet, parse_expr, parse_hardware, read_rules
 from metpipe.errors import ConfigError
-from metpipe.memory.toml_model import Strict, parse_model
+from metpipe.memory.toml_model import Schema1, Strict, parse_model
 
 __all__ = ["Family", "KernelSet", "Workspace", "parse_families", "read_kernel_set"]
 
@@ -70,7 +69,7 @@ class _Family(Strict):
 
 
 class _Families(Strict):
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Schema1 = Field(alias="schema")
     family: list[_Family] = Field(default_factory=list)
 
 

@@ -10,8 +10,9 @@ from typing import Literal
 from pydantic import Field
 
 from metpipe.errors import ConfigError
+from metpipe.memory.bounds import MEMORY, MULTIPROCESSORS
 from metpipe.memory.devices import Device, Devices, DriverFloor, DriverLaw
-from metpipe.memory.toml_model import Strict, parse_model
+from metpipe.memory.toml_model import Schema1, Strict, parse_model
 
 __all__ = ["parse_devices", "read_devices"]
 
@@ -20,7 +21,7 @@ GIB = 2**30
 
 class _Memory(Strict):
     util_ceiling: float = Field(gt=0, le=1)
-    driver_fixed_bytes: int = Field(ge=0)
+    driver_fixed_bytes: int = Field(ge=0, le=MEMORY)
     driver_budget_per_mille: int = Field(ge=0, le=1000)
     unified: bool
     accounting: Literal["metpipe", "met"]
@@ -29,7 +30,7 @@ class _Memory(Strict):
 
 
 class _Floor(Strict):
-    at_least_bytes: int = Field(ge=0)
+    at_least_bytes: int = Field(ge=0, le=MEMORY)
     seen_on: str = Field(min_length=1)
 
 
@@ -54,10 +55,10 @@ class _Row(Strict):
     sources: list[str] = Field(min_length=1)
     arch: str | None = None
     compute_capability: str | None = None
-    sm_count: int | None = Field(None, gt=0)
+    sm_count: int | None = Field(None, gt=0, le=MULTIPROCESSORS)
     memory_type: str | None = None
-    memory_gb_datasheet: int | None = Field(None, gt=0)
-    memory_gib_visible: float | None = Field(None, gt=0)
+    memory_gb_datasheet: int | None = Field(None, gt=0, le=MEMORY // GIB)
+    memory_gib_visible: float | None = Field(None, gt=0, le=MEMORY // GIB)
     memory_bandwidth_gbps: int | None = Field(None, gt=0)
     l2_mb: int | None = Field(None, gt=0)
     smem_per_sm_kb: int | None = Field(None, gt=0)
@@ -82,7 +83,7 @@ class _Row(Strict):
 
 
 class _Registry(Strict):
-    schema_version: Literal[1]
+    schema_version: Schema1
     sources: dict[str, str]
     classes: list[_Class] = Field(alias="class")
     device: list[_Row]
@@ -96,7 +97,7 @@ def read_devices(path: Path) -> Devices:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read the registry of devices: {error}") from None
     return parse_devices(text, str(path))
 

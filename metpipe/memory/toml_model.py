@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from metpipe.errors import ConfigError
 from metpipe.wording import sentence
 
-__all__ = ["Strict", "parse_model"]
+__all__ = ["Schema1", "Strict", "parse_model"]
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -30,7 +30,18 @@ NAMED = 3
 class Strict(BaseModel):
     """A table of a file: no unknown keys, no numbers in quotes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def whole(value: object) -> object:
+    """`true` and 1.0 equal 1, and neither is a number of a schema."""
+    if type(value) is not int:
+        raise ValueError("must be 1, a whole number")
+    return value
+
+
+Schema1: TypeAlias = Annotated[Literal[1], BeforeValidator(whole)]
+"""The schema that a file says it is written in."""
 
 
 def parse_model(model: type[Model], text: str, source: str) -> Model:
@@ -42,7 +53,7 @@ def parse_model(model: type[Model], text: str, source: str) -> Model:
     """
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number too long for an int is a ValueError
         raise ConfigError(f"{source}: not valid TOML: {error}") from None
     try:
         return model.model_validate(tables)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from metpipe.config import Run
 from metpipe.errors import ConfigError
+from metpipe.memory.devices import Device
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.met.boot import Boot, at_boot, check_boot
-from metpipe.memory.met.boot_toml import parse_boot
+from metpipe.memory.met.boot_toml import GB, ROUNDED, parse_boot
 from metpipe.memory.point import Point
 from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
@@ -24,7 +25,9 @@ def run_boot(context: StageContext) -> Mapping[str, object]:
     """Evaluate the serve at the boot's own pools, and compare every term that it itemizes."""
     live = live_of(context)
     boot = boot_of(live)
-    check = check_boot(evaluate(at_boot(met_point(live), boot)), boot)
+    point = met_point(live)
+    _refuse_beyond_device(boot, point.device)
+    check = check_boot(evaluate(at_boot(point, boot)), boot)
     return {"boot": boot_section(boot, check).model_dump(mode="json")}
 
 
@@ -61,6 +64,15 @@ def check_load(boot: str, point: Point) -> None:
         raise ConfigError(
             f"workload.isl={load.isl} and workload.osl={load.osl} are {point.num_tokens} tokens, "
             f"above serve.max_seq_len={serve.max_seq_len} {whose}"
+        )
+
+
+def _refuse_beyond_device(boot: Boot, device: Device) -> None:
+    """A ledger lists what lay in the device's memory; its total is rounded."""
+    if device.memory_bytes is not None and boot.total > device.memory_bytes + ROUNDED:
+        raise ConfigError(
+            f"{boot.source}: boot.ledger_total_gb={boot.total / GB:g}: is more than the "
+            f"{device.memory_bytes / GB:.1f} GB of {device.id}; correct its unit, or the hardware"
         )
 
 

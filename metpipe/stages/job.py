@@ -43,10 +43,18 @@ REPEATS_ON_CUDA = 3
 """A GPU may race where a CPU does not."""
 
 
-def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = None) -> Exit:
+def run_job(
+    run: Run,
+    out_dir: Path,
+    console: Console,
+    log: Console | None = None,
+    *,
+    typed: frozenset[str] = frozenset(),
+) -> Exit:
     """Run the stages of one job and report them.
 
     `console` shows how far it is; the report goes to `log`, without one to `console` as well.
+    `typed` are the keys that were typed: what nothing reads is then refused, else noted.
 
     Raises:
         ConfigError: the run asks for what can't be executed or planned.
@@ -54,7 +62,7 @@ def run_job(run: Run, out_dir: Path, console: Console, log: Console | None = Non
     if run.oracle is not None and run.pipeline.diff:
         require_oracle()
     sets = open_kernel_sets(run.device, run.kernels, strict=run.hardware.strict)
-    live = Live(_as_executed(run, sets), sets)
+    live = Live(_as_executed(run, sets), sets, typed=typed)
     stages = _checked_stages(live)
     facts = _facts(live)
     pipeline, store = Pipeline(stages, facts=facts), Store.of_run(out_dir)

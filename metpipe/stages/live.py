@@ -49,6 +49,8 @@ class Live:
 
     run: Run
     sets: KernelSets
+    typed: frozenset[str] = frozenset()
+    """keys that were typed, not brought by a recipe, a boot or a repeated run"""
     _checkpoint: Checkpoint | None = None
     _circuit: Circuit | None = None
     _prompts: tuple[tuple[int, ...], ...] | None = None

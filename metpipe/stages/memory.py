@@ -10,6 +10,7 @@ from metpipe.engine.runners import LEGACY_FAMILIES
 from metpipe.memory.attribution import node_shares
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.fixes import fixes, switches
+from metpipe.memory.idle_flags import Idle, idle_flags, refuse_typed
 from metpipe.memory.inverse import answered
 from metpipe.memory.met.header import header
 from metpipe.memory.point import Point
@@ -61,6 +62,8 @@ def run_memory(context: StageContext) -> Mapping[str, object]:
 def _notes(live: Live) -> Iterator[str]:
     if (note := live.run.model.note) is not None:
         yield note
+    for idle in _idle(live):
+        yield f"{idle.key}={idle.value} sizes nothing here: {idle.why}"
     checkpoint = live.checkpoint()
     if left := class_sizes_of(checkpoint.config, kernels_dir(), checkpoint.source):
         listed = ", ".join(f"{key}={size}" for key, size in left.items())
@@ -74,7 +77,17 @@ def _notes(live: Live) -> Iterator[str]:
 
 
 def point_of(live: Live) -> Point:
-    """The run's question to the evaluator, in the accounting that it names."""
+    """The run's question to the evaluator, in the accounting that it names.
+
+    Raises:
+        ConfigError: what it cannot plan; a flag that was typed and sizes nothing.
+    """
+    refuse_typed(_idle(live), live.typed)
     if live.run.memory.accounting == "met":
         return replace(met_point(live), max_positions=max_positions(live.checkpoint().config))
     return own_point(live)
+
+
+def _idle(live: Live) -> tuple[Idle, ...]:
+    run = live.run
+    return idle_flags(run.serve.model_dump(), live.circuit(), run.memory.accounting)

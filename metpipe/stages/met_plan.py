@@ -6,14 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from metpipe.circuit import Circuit
+from metpipe.circuit import Circuit, read_library
 from metpipe.engine.checkpoints import Checkpoint
 from metpipe.engine.checkpoints.folder import HfFolder
 from metpipe.engine.opening import circuit_of
 from metpipe.errors import ConfigError
 from metpipe.memory.met.behaviour import Behaviour, stated_outside
 from metpipe.memory.met.behaviour_toml import parse_behaviour
-from metpipe.memory.met.copies_toml import parse_copies
+from metpipe.memory.met.copies_toml import parse_copies, refuse_unknown_archs
 from metpipe.memory.met.decision import decided
 from metpipe.memory.met.flags import met_flags, met_serve
 from metpipe.memory.met.outside import outside_bytes
@@ -73,6 +73,7 @@ def _model(checkpoint: Checkpoint, circuit: Circuit, number: int) -> MetModel:
         engine = version(number)
         path = kernels_dir() / "circuits" / engine.copies
         rules = parse_copies(_text(path), str(path))
+        refuse_unknown_archs(rules, read_library(kernels_dir()).descriptions, str(path))
         MODELS[key] = met_model(circuit, rules, _behaviours(), engine)
     return MODELS[key]
 
@@ -106,5 +107,5 @@ def _behaviours() -> tuple[Behaviour, ...]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise ConfigError(f"{path}: cannot be read ({problem.strerror})") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path}: cannot be read ({problem})") from None

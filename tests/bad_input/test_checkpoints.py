@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -81,6 +83,90 @@ def bare_gguf(at: Path) -> Path:
     path = at.with_suffix(".gguf")
     kept = {k: v for k, v in WEIGHTS.items() if k != UP}
     return write_gguf(path, "llama", kept, writer=gguf_writer(path, "llama"))
+
+
+def stored(tensors: Mapping[str, tuple[str, list[int], list[int]]], data: int) -> Write:
+    """A folder whose weights are a header as stated and so many bytes of zeros."""
+
+    def write(at: Path) -> Path:
+        names = ("dtype", "shape", "data_offsets")
+        entries = {name: dict(zip(names, entry, strict=True)) for name, entry in tensors.items()}
+        raw = json.dumps(entries).encode()
+        file = write_config(at, CONFIG) / "model.safetensors"
+        file.write_bytes(struct.pack("<Q", len(raw)) + raw + b"\0" * data)
+        return at
+
+    return write
+
+
+def pipe(name: str) -> Write:
+    """A folder where a file is a pipe, which nobody ever writes to."""
+
+    def write(at: Path) -> Path:
+        write_folder(at, WEIGHTS)
+        (at / name).unlink()
+        os.mkfifo(at / name)
+        return at
+
+    return write
+
+
+NORM = "model.norm.weight"
+FIRST = ("BF16", [2], [0, 4])
+
+
+@pytest.mark.parametrize("asked", [(), ("memory.accounting=met", "hardware=gb10")])
+@pytest.mark.parametrize(
+    ("write", "parts"),
+    [
+        (stored({}, 0), ["its header names no tensor", "fetch"]),
+        (stored({"a.b": FIRST}, 4), ["is missing, expected", "of different models"]),
+        (stored({NORM: FIRST, UP: ("BF16", [2], [2, 6])}, 6), [UP, "at byte", f"overlaps {NORM}"]),
+        (stored({NORM: FIRST, UP: ("BF16", [2], [6, 10])}, 10), [UP, "a gap behind", NORM]),
+        (stored({NORM: FIRST}, 9), ["5 bytes follow", NORM, "broken, fetch it again"]),
+        (stored({NORM: FIRST}, 3), ["truncated", NORM]),
+        (stored({NORM: ("FOO", [2], [0, 4])}, 4), [NORM, "dtype 'FOO'", "fetch it again"]),
+        (stored({NORM: ("F8_E4M3", [2], [0, 4])}, 4), [NORM, "in 4 bytes", "needs 2"]),
+        (pipe("config.json"), ["config.json: it is no regular file"]),
+        (pipe("model.safetensors"), ["model.safetensors: it is no regular file"]),
+    ],
+    ids=[
+        "no tensor", "foreign", "overlap", "gap", "junk", "short", "dtype", "size", "config pipe",
+        "weights pipe",
+    ],
+)  # fmt: skip
+def test_weights_whose_sizes_would_be_counted_wrong(refused, tmp_path, asked, write, parts):
+    path = write(tmp_path / "model")
+    has(refused(f"model.checkpoint={path}", *MEMORY, *asked), str(path), *parts)
+
+
+SCHEME = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 17}
+GROUP = {"group_0": {"targets": ["Linear"], "weights": SCHEME}}
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"hidden_size": 10**30}, ["hidden_size = 1000", "is more than 2147483647"]),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [-1, 128]}},
+            ["quantization_config: weight_block_size = [-1, 128]"],
+        ),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": GROUP,
+                }
+            },
+            ["quantization_config: a width of 64 is no multiple of the 17", "its group size"],
+        ),
+    ],
+    ids=["hidden size", "block size", "group size"],
+)
+def test_a_config_is_named_with_its_key(refused, tmp_path, change, parts):
+    path = write_config(tmp_path / "model", {**CONFIG, **change})
+    has(refused(f"model.checkpoint={path}", *MEMORY), f"{path}/config.json: ", *parts)
 
 
 SHARD = "model-00002-of-00002.safetensors"

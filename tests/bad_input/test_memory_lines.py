@@ -5,13 +5,15 @@ A line each, in both accountings where both can be asked.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from metpipe import resources
+from metpipe import app, resources
+from metpipe.errors import Exit
 from metpipe.recipe import expand
 from metpipe.stages import met_plan, planned_model
 from tests.bad_input.lines import MEMORY, has
@@ -72,6 +74,57 @@ def quantised(weights: str) -> str:
 @pytest.mark.parametrize("asked", [MEMORY, MET], ids=["metpipe", "met"])
 def test_a_load_or_a_flag_that_no_serve_takes(refused, asked, line, parts):
     has(refused(*asked, *HYBRID, line), *parts, f"'{line}'")
+
+
+DENSE = ("model=qwen3_8b",)
+SPECULATING = ("serve.speculative=true", "serve.num_drafts=1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "line", "why"),
+    [
+        ((*MEMORY, *DENSE), "serve.mtp_quantization=nvfp4", "as the checkpoint stores it"),
+        (
+            (*MEMORY, *HYBRID, *SPECULATING),
+            "serve.mtp_quantization=nvfp4",
+            "as the checkpoint stores it",
+        ),
+        ((*MEMORY, *HYBRID, *SPECULATING), "serve.ssm_rollback_mode=replay", "keeps snapshots"),
+        ((*MEMORY, *HYBRID), "serve.ssm_decode_ring_slots=4", "this engine has no decode ring"),
+        ((*MEMORY, *HYBRID), "serve.ssm_cache_slots=17", "this engine keeps no prefix cache"),
+        ((*MEMORY, *DENSE), "serve.ssm_h_dtype=f16-pool", "the model has no recurrent states"),
+        ((*MET, *DENSE), "serve.mtp_quantization=nvfp4", "the model has no draft head"),
+        ((*MET, *HYBRID), "serve.mtp_quantization=nvfp4", "its draft head does not run"),
+        ((*MET, *HYBRID), "serve.ssm_rollback_mode=replay", "nothing is verified"),
+        (
+            (*MET, *HYBRID),
+            "serve.ssm_decode_ring_slots=4",
+            "chooses the depth of its ring",
+        ),
+        ((*MET, *HYBRID), "serve.ssm_cache_slots=17", "no prefix cache is kept"),
+        (
+            (*MET, *DENSE, "serve.enable_prefix_caching=true"),
+            "serve.ssm_cache_slots=17",
+            "the model has no recurrent states",
+        ),
+        ((*MET, *DENSE), "serve.ssm_h_dtype=f16-pool", "the model has no recurrent states"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_flag_that_sizes_nothing(refused, asked, line, why):
+    message = refused(*asked, line)
+    has(message, f"{line}: sizes nothing of this plan, since ", why, "; leave it out", f"'{line}'")
+
+
+def test_a_flag_of_a_recipe_that_sizes_nothing_is_noted(capsys):
+    """A recipe is written for several models, so what one of them lacks is said and planned."""
+    Path("r.toml").write_text(
+        '[choose]\nmodel = "qwen3_8b"\nhardware = "gb10"\n[set]\nserve.ssm_cache_slots = 17\n'
+    )
+    status = app.status_of((*MEMORY, "recipe=r.toml"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert status in (Exit.PASS, Exit.FAIL), said
+    assert "serve.ssm_cache_slots=17 sizes nothing here: the model has no recurrent states" in said
 
 
 @pytest.mark.parametrize("asked", [MEMORY, MET], ids=["metpipe", "met"])
@@ -157,6 +210,16 @@ def test_what_mets_engine_does_not_serve(refused, lines, parts):
         (["hardware=gb10", "+hardware.memory_bytes=0"], ["a positive integer is needed, got 0"]),
         (["hardware=gb10", "+hardware.sm_count=x"], ["hardware.sm_count: a positive integer"]),
         (
+            ["hardware=gb10", f"+hardware.memory_bytes={10**32}"],
+            [f"hardware.memory_bytes={10**32}: more than 1125899906842624, the most that a device"],
+        ),
+        (
+            ["hardware=gb10", f"+hardware.sm_count={10**20}"],
+            [f"hardware.sm_count={10**20}: more than 65536, the most that a device"],
+        ),
+        (["serve.gpu_memory_utilization=true"], ["gpu_memory_utilization: must be a number"]),
+        (["serve.gpu_memory_utilization='0.5'"], ["gpu_memory_utilization: must be a number"]),
+        (
             ["hardware=gb10", "hardware.strict=true", "serve.gpu_memory_utilization=0.9"],
             ["0.9 is above the ceiling 0.85 of gb10", "lower it or set hardware.strict=false"],
         ),
@@ -193,7 +256,37 @@ def test_what_mets_engine_does_not_serve(refused, lines, parts):
         ),
         (
             ["model=tiny_dense", f"model.config.hidden_size={10**15}"],
-            ["model: its weights and their copies take 3868", "correct the sizes in its config"],
+            ["hidden_size = 1000000000000000 is more than 2147483647", "correct it"],
+        ),
+        (
+            [
+                "model=tiny_dense",
+                f"model.config.hidden_size={2**31 - 8}",
+                f"model.config.intermediate_size={2**31 - 8}",
+            ],
+            ["model: its weights and their copies take", "correct the sizes in its config"],
+        ),
+        (
+            ["model=tiny_dense", f"model.config.num_hidden_layers={10**9}"],
+            ["num_hidden_layers = 1000000000 is more than 10000 layers"],
+        ),
+        (
+            ["model=tiny_hybrid", "model.config.num_experts_per_tok=13"],
+            ["num_experts_per_tok = 13 is more than num_experts = ", "experts that there are"],
+        ),
+        (
+            [
+                "model=qwen3_8b",
+                quantised("num_bits: 8, type: float, strategy: tensor").replace("Linear", "'re:['"),
+            ],
+            ["model.config", "quantization_config: 're:[' is no regular expression"],
+        ),
+        (
+            [
+                "model=qwen3_8b",
+                "+model.config.quantization_config={quant_method: fp8, weight_block_size: [0, 0]}",
+            ],
+            ["weight_block_size = [0, 0] must be [rows, columns], both at least 1"],
         ),
         (
             ["serve.speculative=true", "serve.num_drafts=2", "serve.mtp_max_seqs=9"],
@@ -216,7 +309,7 @@ def test_what_mets_engine_does_not_serve(refused, lines, parts):
                 "model=qwen3_8b",
                 quantised("num_bits: 4, type: float, strategy: group, group_size: 7"),
             ],
-            ["a width of 4096 is no multiple of the 7"],
+            ["quantization_config: a width of 4096 is no multiple of the 7", "its group size"],
         ),
     ],
     ids=lambda value: value[-1][:40] if "=" in value[0] else "",
@@ -249,6 +342,61 @@ def test_a_boot_that_is_none(refused, text, parts):
         text = whole.replace(*text)
     Path("boot.toml").write_text(text)
     has(refused("pipeline=ledger", "ledger.boot=boot.toml"), *parts)
+
+
+LONG = 10**31
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("weights", "[1.0, inf]", "weights #2: must be a finite number, got inf"),
+        ("weights", "[1.0, 1e300]", "weights: the tolerance must be 0 to 100 percent, got [1.0"),
+        ("weights", "[1.0, 101]", "weights: the tolerance must be 0 to 100 percent"),
+        ("weights", "[1.0, true]", "weights #2: must be a number, got True"),
+        ("weights", "[1.0, 1, 2]", "weights: must be two numbers, [MiB, tolerance in percent]"),
+        ("kv", "[inf, 0.1]", "measured_mib.kv #1: must be a finite number, got inf"),
+        ("kv", "[nan, 0.1]", "measured_mib.kv #1: must be a finite number, got nan"),
+        ("arena", "[1e300, 0.1]", "measured_mib.arena: MiB must be 0 to 1073741824"),
+        ("chunk_slack_gb", "inf", "boot.chunk_slack_gb: must be a finite number, got inf"),
+        ("chunk_slack_gb", "1e31", "boot.chunk_slack_gb: must be at most"),
+        ("ledger_total_gb", "inf", "boot.ledger_total_gb: must be a finite number, got inf"),
+        ("ledger_total_gb", "1e300", "boot.ledger_total_gb: must be at most"),
+        ("ledger_total_gb", "1e31", "boot.ledger_total_gb: must be at most"),
+        ("ledger_total_gb", "1.5", "boot.ledger_total_gb=1.5: is below its own terms"),
+        ("ledger_total_gb", "107.3", "adds up to 102489.6 MiB (107.5 GB); correct the unit"),
+        ("ledger_total_gb", "1079", "boot.ledger_total_gb=1079: is more than the 130.7 GB of gb10"),
+        ("kv_blocks", LONG, "boot.kv_blocks: must be at most 2147483647, got 1000"),
+        ("draft_kv_blocks", LONG, "boot.draft_kv_blocks: must be at most 2147483647"),
+        ("capture_rows", LONG, "boot.capture_rows: must be at most 2147483647"),
+        ("outside_bytes", LONG, "boot.outside_bytes: must be at most 1125899906842624"),
+        ("max_batch_size", LONG, "serve.max_batch_size: must be at most 2147483647"),
+        ("block_size", 2**31 - 1, "boot.kv_blocks: 8764 blocks of serve.block_size=2147483647"),
+        ("gpu_memory_utilization", "true", "serve.gpu_memory_utilization: must be a number"),
+        ("gpu_memory_utilization", "'0.5'", "serve.gpu_memory_utilization: must be a number"),
+        ("schema", "true", "schema: must be 1, a whole number, got True"),
+        ("schema", "1.0", "schema: must be 1, a whole number, got 1.0"),
+        ("copies_version", "9" * 5000, "not valid TOML"),
+        ("checkpoint", "'a/b'", "no model choice is named 'b' for a/b, and a boot is checked"),
+    ],
+)
+def test_a_boot_with_a_number_that_no_machine_has(refused, key, value, part):
+    whole = (BOOTS / "dense-27b-recipe-after.toml").read_text()
+    text = re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", whole, count=1)
+    assert text != whole
+    Path("boot.toml").write_text(text)
+    message = refused("pipeline=ledger", "ledger.boot=boot.toml")
+    has(message, "boot.toml", part)
+    assert "workload" not in message
+    assert "add model.checkpoint" not in message
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("/dev/null", "it is no regular file"), (".", "it is a folder"), ("x.toml", "no such file")],
+)
+def test_a_boot_that_is_no_file(refused, path, said):
+    has(refused("pipeline=ledger", f"ledger.boot={path}"), f"ledger.boot={path}: ", said)
 
 
 @pytest.mark.parametrize(
@@ -343,10 +491,23 @@ BLOCK = "circuits/blocks/gated_delta_net.toml"
             "per_mille = 1001",
             ["memory.driver_budget_per_mille: must be at most 1000, got 1001"],
         ),
+        (DEVICES, "visible = 79.6", "visible = inf", ["memory_gib_visible: must be a finite"]),
+        (DEVICES, "visible = 79.6", "visible = 1e300", ["memory_gib_visible: must be at most"]),
+        (DEVICES, "schema_version = 1", "schema_version = true", ["schema_version: must be 1"]),
+        (COPIES, "schema = 1", "schema = true", ["schema: must be 1, a whole number, got True"]),
         (COPIES, "schema = 1", "schema = 2", ["schema: must be 1, got 2"]),
+        ("circuits/dense_gqa.toml", "schema = 1", "x = [", ["not valid TOML", "(at line"]),
         (COPIES, "count = 1", "count = 0", ["copy 'dense-fp8-to-nvfp4', count: must be above 0"]),
         (BLOCK, 'verify = "h_steps"\n', "", ["qwen3_5.toml: ", "l0.gdn.h", "has verify = None"]),
         (BLOCK, "{ssm_h_storage}", "{dtype}", ["qwen3_5.toml: ", "'{dtype}', which no serve flag"]),
+        (COPIES, 'speculative = "on"', "speculative = true", ["when.speculative: must be text"]),
+        (
+            COPIES,
+            'speculative = "on"',
+            'speculative = "yes"',
+            ["never holds; it is one of on"],
+        ),
+        (COPIES, 'arch = ["qwen3_5"]', 'arch = ["qwen9"]', ["no circuit has the arch 'qwen9'"]),
         (COPIES, 'law = "', 'law = "x', ["is no law"]),
         (COPIES, 'section = "main"', 'section = "middle"', ["section"]),
         (COPIES, "linear:q", "linear:qq", ["names no role of a linear"]),

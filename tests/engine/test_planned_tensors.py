@@ -68,6 +68,26 @@ def test_what_a_quantised_checkpoint_stores_plainly_has_the_config_s_shape(tmp_p
         checked(write_folder(tmp_path / "model", tensors, CONFIG))
 
 
+def test_experts_that_are_stacked_as_blocks_are_found(tmp_path):
+    config = json.loads((TENSORS / "family_configs.json").read_text())["gpt_oss"]
+    shapes = json.loads((TENSORS / "family_tensors.json").read_text())["gpt_oss"]
+    alone = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]
+    mxfp4 = {"quant_method": "mxfp4", "modules_to_not_convert": [*alone, "model.embed_tokens"]}
+    tensors = {}
+    for name, shape in shapes.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            tensors[f"{name}_blocks"] = torch.zeros(2, 3, dtype=torch.uint8)
+            tensors[f"{name}_scales"] = torch.zeros(2, dtype=torch.uint8)
+        else:
+            tensors[name] = torch.zeros(shape, dtype=torch.bfloat16)
+    config["quantization_config"] = mxfp4
+    checked(write_folder(tmp_path / "model", tensors, config))
+    missing = next(name for name in tensors if name.endswith("down_proj_blocks"))
+    del tensors[missing]
+    with pytest.raises(ConfigError, match=r"experts\.0\.down_proj.* is missing"):
+        checked(write_folder(tmp_path / "cut", tensors, config))
+
+
 def test_types_that_are_rounded_to_bf16_are_no_fault(tmp_path):
     kinds = (torch.float32, torch.float16, torch.bfloat16)
     tensors = {name: t.to(kinds[i % 3]) for i, (name, t) in enumerate(WEIGHTS.items())}

@@ -15,6 +15,7 @@ from metpipe.engine.checkpoints.protocol import Shape, Tokenizer
 from metpipe.engine.checkpoints.safetensors_header import StoredTensor, read_header
 from metpipe.engine.checkpoints.tokenizer import tokenizer_from_file
 from metpipe.errors import ConfigError
+from metpipe.file_kind import kind_of
 
 if TYPE_CHECKING:
     import torch
@@ -148,13 +149,15 @@ def _read_config(file: Path) -> dict[str, object]:
 
 def read_json(file: Path) -> dict[str, object]:
     """The JSON object in a file. ConfigError when it can't be read or isn't an object."""
+    if found := kind_of(file):
+        raise ConfigError(f"{file}: {found}, and only a file is read; put the JSON file there")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"{file}: can't be read ({error.strerror}); check the path and its permissions"
         ) from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number too long is a ValueError
         raise ConfigError(f"{file}: isn't JSON ({error}); fetch or mend the file") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: isn't a JSON object; fetch or mend the file")

@@ -11,6 +11,7 @@ from metpipe.engine.checkpoints.package import fetch_package
 from metpipe.engine.checkpoints.protocol import Checkpoint, ModelSource, Shape
 from metpipe.engine.checkpoints.synthetic_weights import synthetic
 from metpipe.errors import ConfigError
+from metpipe.file_kind import kind_of
 
 __all__ = ["OnePlusOf", "ShapesOf", "open_checkpoint"]
 
@@ -63,6 +64,11 @@ def _open_path(given: str) -> Checkpoint:
         )
     if path.is_dir():
         return open_folder(path)
+    if found := kind_of(path):
+        raise ConfigError(
+            f"model.checkpoint={given}: {found}; give the folder that holds config.json and "
+            "*.safetensors, or a .gguf file"
+        )
     if path.suffix.lower() == ".gguf":
         return open_gguf(path)
     if is_pickle(path):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from metpipe.engine.checkpoints.protocol import Checkpoint
 from metpipe.engine.checkpoints.protocol import Tokenizer as TokenizerProtocol
 from metpipe.errors import ConfigError
+from metpipe.file_kind import kind_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,6 +32,8 @@ def tokenizer_from_file(file: Path) -> TextTokenizer:
     """The tokenizer of a tokenizer.json. ConfigError when the library can't read it."""
     from tokenizers import Tokenizer
 
+    if found := kind_of(file):
+        raise ConfigError(f"{file}: {found}, and only a file is read; fetch the file again")
     try:
         return TextTokenizer(Tokenizer.from_file(str(file)))
     except Exception as error:  # the library raises nothing narrower

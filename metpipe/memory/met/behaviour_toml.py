@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from metpipe.memory.met.behaviour import Behaviour
-from metpipe.memory.toml_model import Strict, parse_model
+from metpipe.memory.toml_model import Schema1, Strict, parse_model
 
 __all__ = ["parse_behaviour"]
 
@@ -24,7 +24,7 @@ class _Checkpoint(Strict):
 
 
 class _File(Strict):
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Schema1 = Field(alias="schema")
     arch: str
     dims: dict[str, int] = Field(min_length=1)
     behavior: _Defaults

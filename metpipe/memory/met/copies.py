@@ -14,15 +14,17 @@ from metpipe.errors import ConfigError
 
 __all__ = ["SETTINGS", "CopyRule", "Weight", "check_law", "copies_of", "law_bytes"]
 
-SETTINGS = (
-    "speculative",
-    "weight_quantization",
-    "lm_head_dtype",
-    "expert_quantization",
-    "latent_moe",
-    "moe_expert_tables",
-)
-"""What a rule's `when` may test (section 4.4)."""
+TIERS = ("declared", "bf16", "fp8", "nvfp4")
+SWITCH = ("on", "off")
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "speculative": SWITCH,
+    "weight_quantization": TIERS,
+    "lm_head_dtype": ("bf16", "f32", "fp8", "nvfp4", "mxfp4"),
+    "expert_quantization": TIERS,
+    "latent_moe": SWITCH,
+    "moe_expert_tables": ("build", "skip"),
+}
+"""What a rule's `when` may test -> the values that it may have (section 4.4)."""
 
 ROW_SCALE = "row_scale_f32"
 BLOCK_GRID = re.compile(r"block_grid_f32/([1-9][0-9]*)x([1-9][0-9]*)")

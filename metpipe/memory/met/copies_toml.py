@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -11,9 +12,9 @@ from metpipe.circuit import parse_format
 from metpipe.circuit.vocabulary import LINEAR_ROLES, OPS
 from metpipe.errors import ConfigError
 from metpipe.memory.met.copies import SETTINGS, CopyRule, check_law
-from metpipe.memory.toml_model import Strict, parse_model
+from metpipe.memory.toml_model import Schema1, Strict, parse_model
 
-__all__ = ["parse_copies"]
+__all__ = ["parse_copies", "refuse_unknown_archs"]
 
 
 class _Copy(Strict):
@@ -31,7 +32,7 @@ class _Copy(Strict):
 
 
 class _Copies(Strict):
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Schema1 = Field(alias="schema")
     copies: list[_Copy] = Field(alias="copy")
 
 
@@ -49,6 +50,20 @@ def parse_copies(text: str, source: str) -> tuple[CopyRule, ...]:
     return tuple(_rule(row, f"{source}, copy {row.id}") for row in rows)
 
 
+def refuse_unknown_archs(rules: Iterable[CopyRule], known: Collection[str], source: str) -> None:
+    """Refuse a rule of a family that no circuit describes: it would never match.
+
+    Raises:
+        ConfigError: naming the first such family.
+    """
+    for rule in rules:
+        if unknown := sorted(set(rule.arch) - set(known)):
+            raise ConfigError(
+                f"{source}, copy {rule.id}: no circuit has the arch {unknown[0]!r}; there are "
+                f"{', '.join(sorted(known))}"
+            )
+
+
 def _rule(row: _Copy, where: str) -> CopyRule:
     for op in row.ops:
         _check_op(op, where)
@@ -58,6 +73,12 @@ def _rule(row: _Copy, where: str) -> CopyRule:
     if unknown := set(row.when) - set(SETTINGS):
         listed = ", ".join(SETTINGS)
         raise ConfigError(f"{where}: when tests {min(unknown)!r}; the settings are {listed}")
+    for setting, value in row.when.items():
+        if value not in SETTINGS[setting]:
+            raise ConfigError(
+                f"{where}: when tests {setting} = {value!r}, which never holds; it is one of "
+                f"{', '.join(SETTINGS[setting])}"
+            )
     return CopyRule(
         id=row.id,
         arch=tuple(row.arch),
