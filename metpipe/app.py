@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from metpipe import choices, complaint, launchers, manual, recipe, sweeps, task
 from metpipe.errors import ConfigError, Exit, gravest
+from metpipe.folder import Claim
 from metpipe.resources import conf_dir
 from metpipe.terminal import lose_stdout, mute_closed_stdout, open_missing_streams
 
@@ -31,7 +33,13 @@ class Session:
 
     statuses: list[Exit]
     sweep: DictConfig | None
+    jobs: list[list[str]]
+    """the overrides of each job of the sweep, as far as they are known"""
     typed: complaint.Typed
+    rerun: Path | None
+    claim: Claim | None = None
+    """the folder that the run or the sweep works in"""
+    refusal: Exception | None
 
     def __init__(self) -> None:
         self.begin()
@@ -39,18 +47,47 @@ class Session:
     def begin(self) -> None:
         """Forget what an earlier command line left."""
         task.ENDED.clear()
-        self.statuses, self.sweep, self.typed = [], None, complaint.Typed()
+        self.statuses, self.sweep, self.jobs, self.typed = [], None, [], complaint.Typed()
+        self.rerun, self.refusal = None, None
+        self.end()
+
+    def end(self) -> None:
+        """Let others have the folder."""
+        if self.claim is not None:
+            self.claim.release()
+        self.claim = None
 
 
 SESSION = Session()
 
 
-class SweepStarted(Callback):
-    """Gives main() the sweep's config; main() reports, so that no failure skips it."""
+class Started(Callback):
+    """Looks at the folder before Hydra writes into it, and gives main() the sweep's config.
+
+    main() reports, so that no failure skips it.
+    """
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        with _heard_by_hydra():
+            SESSION.claim = Claim.of_run(Path(str(config.hydra.run.dir)), SESSION.rerun)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        SESSION.sweep = config
-        sweeps.announce(config)
+        with _heard_by_hydra():
+            SESSION.jobs = sweeps.planned(config)
+            sweeps.refuse_none(config, SESSION.jobs)
+            SESSION.claim = Claim.of_sweep(Path(str(config.hydra.sweep.dir)))
+            SESSION.sweep = config
+            sweeps.announce(config, len(SESSION.jobs))
+
+
+@contextmanager
+def _heard_by_hydra() -> Iterator[None]:
+    """Hydra makes a warning of what a callback raises, unless it is an exit."""
+    try:
+        yield
+    except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
+        SESSION.refusal = error
+        raise SystemExit(int(Exit.USAGE)) from None
 
 
 def main() -> None:
@@ -96,6 +133,7 @@ def status_of(argv: Sequence[str]) -> Exit:
     finally:
         if SESSION.sweep is not None:
             SESSION.statuses += _report_sweep(SESSION.sweep)
+        SESSION.end()
     return gravest([*SESSION.statuses, *task.ENDED])
 
 
@@ -123,8 +161,7 @@ def _report_sweep(config: DictConfig) -> list[Exit]:
     except KeyboardInterrupt:
         interrupted = True
         SESSION.statuses.append(Exit.INTERRUPTED)
-    jobs = sweeps.planned(config)
-    return sweeps.report(Path(config.hydra.sweep.dir), jobs, interrupted=interrupted)
+    return sweeps.report(Path(config.hydra.sweep.dir), SESSION.jobs, interrupted=interrupted)
 
 
 def _options_first(argv: Sequence[str]) -> list[str]:
@@ -156,6 +193,12 @@ def _compose_and_run(argv: Sequence[str], rerun: Path | None) -> None:
     overrides = get_args_parser().parse_args(argv).overrides
     choices.check_choices(overrides, SESSION.typed.origins)
     run = task.Task(tuple(sys.argv), rerun, SESSION.typed, sweeps.swept(overrides))
-    hydra.main(version_base=None, config_path=str(conf_dir()), config_name="config")(run)()
+    SESSION.rerun = rerun
+    try:
+        hydra.main(version_base=None, config_path=str(conf_dir()), config_name="config")(run)()
+    except SystemExit:
+        if SESSION.refusal is not None:
+            raise SESSION.refusal from None
+        raise
     if not task.ENDED and SESSION.sweep is None:
         SESSION.statuses.append(Exit.PASS)  # --cfg, --info and completion run no job

@@ -104,6 +104,41 @@ def _nowhere(match: re.Match[str], _: Typed) -> str:
     )
 
 
+def _there_already(match: re.Match[str], typed: Typed) -> str:
+    key = match["key"]
+    return (
+        f"{key}: is a key already, and a plus adds a new one; leave the plus out\n"
+        f"    set by {typed.source(key)}"
+    )
+
+
+def _no_variable(match: re.Match[str], typed: Typed) -> str:
+    key, name = match["key"], match["name"]
+    return (
+        f"{key}: refers to the environment variable {name}, which is not set; set it, or give a "
+        f"value for that case: ${{oc.env:{name},VALUE}}\n    set by {typed.source(key)}"
+    )
+
+
+def _no_config(match: re.Match[str], _: Typed) -> str:
+    return (
+        f"--config-name {match['name']}: there is no such config; leave the option out (a file of "
+        "overrides is a recipe: recipe=FILE)"
+    )
+
+
+def _no_config_dir(match: re.Match[str], _: Typed) -> str:
+    return f"--config-dir {match['name']}: there is no such folder; give one, or leave it out"
+
+
+def _unmergeable(match: re.Match[str], typed: Typed) -> str:
+    line = match["line"]
+    return (
+        f"{line}{typed.origin(line)}: the key takes no such value; leave it out, or set one of "
+        "those that metpipe --cfg hydra shows"
+    )
+
+
 def _two_values(match: re.Match[str], typed: Typed) -> str:
     line = match["line"]
     key, _, values = line.partition("=")
@@ -139,5 +174,10 @@ REWORDED: tuple[tuple[str, Reworded], ...] = (
     (r"Could not override '(?P<key>[^']+)'", _unknown_key),
     (r"Missing mandatory value:.*full_key: (?P<key>\S+)", _unset),
     (r"Interpolation key '(?P<target>[^']+)' not found.*full_key: (?P<key>\S+)", _nowhere),
+    (r"An item is already at '(?P<key>[^']+)'", _there_already),
+    (r"Environment variable '(?P<name>[^']+)' not found.*full_key: (?P<key>\S+)", _no_variable),
+    (r"Cannot find primary config '(?P<name>[^']+)'", _no_config),
+    (r"Additional config directory '(?P<name>[^']+)' not found", _no_config_dir),
+    (r"Error merging override (?P<line>[^\n]+)", _unmergeable),
     (r"Ambiguous value for argument '(?P<line>[^\n]+)'", _two_values),
 )

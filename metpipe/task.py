@@ -23,6 +23,7 @@ from metpipe import complaint, snapshot
 from metpipe.config import Provenance, Run, validate, with_source
 from metpipe.errors import ConfigError, Exit
 from metpipe.filled import filled_keys
+from metpipe.folder import LOG, TRACEBACK, forget
 from metpipe.pipeline.store import FOLDER, RESULT
 from metpipe.report import outcome
 from metpipe.report.console import VERDICT_STYLES, covered
@@ -33,9 +34,6 @@ __all__ = ["BASIC", "ENDED", "LOG", "Task"]
 
 ENDED: list[Exit] = []
 """How the jobs of this process ended; Hydra keeps no return value of theirs."""
-
-LOG = "report.txt"
-"""A job of a sweep writes its whole report there, and a line on the terminal."""
 
 BASIC = "basic"
 """The launcher that runs the jobs one by one in this process."""
@@ -75,7 +73,7 @@ class Task:
             status, error = Exit.DIED, f"{type(bug).__name__}: {bug}"
             traceback.print_exc()
             with suppress(OSError):
-                (out_dir / "traceback.txt").write_text(traceback.format_exc())
+                (out_dir / TRACEBACK).write_text(traceback.format_exc())
         _leave(out_dir, status, error, overrides)
         if _number() is not None:
             _tell(status, error, out_dir, self.swept)
@@ -83,6 +81,8 @@ class Task:
         return status.name
 
     def _run(self, cfg: DictConfig, out_dir: Path, overrides: list[str]) -> Exit:
+        if _number() is not None:  # jobs whose folders are one by hydra.sweep.subdir
+            forget(out_dir, "hydra.sweep.dir")
         run = self.load(cfg)
         record = snapshot.write(run, out_dir, overrides, self.argv)
         if self.rerun is not None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import Any
 
 from rich.console import Console
@@ -43,6 +46,35 @@ def open_missing_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, TextIOWrapper):
+        sys.stderr = Unfailing(
+            sys.stderr.buffer,
+            encoding=sys.stderr.encoding,
+            errors=sys.stderr.errors,
+            line_buffering=True,
+        )
+
+
+class Unfailing(TextIOWrapper):
+    """A stderr that may be full or closed: what went wrong still is the exit status."""
+
+    def write(self, text: str) -> int:
+        """Write, or lose it."""
+        with self._or_nowhere():
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or lose it."""
+        with self._or_nowhere():
+            super().flush()
+
+    @contextmanager
+    def _or_nowhere(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            point_to_nowhere(self.fileno())
 
 
 def mute_closed_stdout() -> bool:
@@ -74,6 +106,11 @@ def lose_stdout(error: OSError) -> None:
 
 def mute_stdout() -> None:
     """Point stdout to nowhere, so that no later write or the exit's flush fails."""
+    point_to_nowhere(sys.stdout.fileno())
+
+
+def point_to_nowhere(stream: int) -> None:
+    """What is written to this file descriptor from now on is lost."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream)
     os.close(nowhere)

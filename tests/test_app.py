@@ -58,6 +58,13 @@ def test_a_config_error_of_the_job_is_2_without_a_traceback(metpipe):
         (["recipe=none.toml"], ["recipe=none.toml: there is no such file"]),
         (["rerun=none"], ["rerun=none: there is no none/.hydra/overrides.yaml"]),
         (["resume=none"], ["resume: there is no folder 'none'", "'resume=none'"]),
+        (["+serve.block_size=5"], ["serve.block_size: is a key already", "leave the plus out"]),
+        (["--config-name", "nope"], ["--config-name nope: there is no such config", "leave"]),
+        (["--config-dir", "/nonexist"], ["--config-dir /nonexist: there is no such folder"]),
+        (["hydra.run=null"], ["hydra.run=null: the key takes no such value; leave it out"]),
+        (["model.note=${oc.env:NOPE}"], ["model.note: refers to the environment variable NOPE"]),
+        (["-m", "seed=range(5,1)"], ["seed=range(5,1): holds no value, so the sweep has no job"]),
+        (["pipeline=memory", "pipeline.memory=false"], ["pipeline: ", "'pipeline.memory=false'"]),
         (["-m", "steps=1,x", "hardware=nope"], ["hardware=nope: there is no such choice"]),
     ],
     ids=lambda value: value[0] if value and "=" in value[0] else "",
@@ -253,6 +260,20 @@ def test_a_full_disk_behind_stdout_is_one_line_and_2(tmp_path, argv):
     assert line.startswith("stdout: can't be written (No space left on device)")
     ended = {json.loads(p.read_text())["status"] for p in tmp_path.rglob("outcome.json")}
     assert ended == {"seed=0": {"PASS"}, "-m": {"PASS", "FAIL"}}.get(argv[0], set())
+
+
+@pytest.mark.parametrize(("seed", "code"), [(0, 0), (1, 1), (2, 2), (13, 3)])
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_a_stderr_that_takes_nothing_changes_no_status(tmp_path, seed, code, stderr):
+    job = ROOT / "tests" / "fake_job.py"
+    done = subprocess.run(
+        f"{sys.executable} {job} seed={seed} {stderr}",
+        shell=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == code
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path):

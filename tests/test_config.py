@@ -379,4 +379,4 @@ def test_no_target_is_called_from_conf_but_the_sweep_s_callback():
         for line in file.read_text().splitlines()
         if "_target_" in line
     ]
-    assert found == ["_target_: metpipe.app.SweepStarted"]
+    assert found == ["_target_: metpipe.app.Started"]

@@ -13,14 +13,18 @@ __all__ = ["MODE_RULES", "companions", "unread"]
 
 MAX_WIDTH, MAX_BATCH_WIDTH = 8, 4
 """Rows of one sequence in a verify step: alone, and in a batch (its drafts and one)."""
-DECODED = frozenset(KEYS_OF_MODES) - {"verify", "verify_batch", "verify_batch_ks"} | {
+DECODED = frozenset(KEYS_OF_MODES) | {
+    "diff",
+    "diff.mode",
+    "variant",
+    "steps",
     "prompts",
     "prompt_lengths",
     "repeat",
     "keep_logits",
     "state_check",
 }
-"""Keys that only decoding reads. The largest K sizes a plan too, by `serve.num_drafts`."""
+"""Keys that only decoding reads; what sizes the drafts of a plan is `serve.num_drafts`."""
 LISTS = MODE_OF_LIST | {"verify_batch_ks": "verify_batch"}
 """Every list without which a mode has no case -> the mode."""
 SHORTEST_SWAP = 4
@@ -195,7 +199,8 @@ def _decodes(run: Run) -> bool:
 def unread(run: Run, given: Collection[str]) -> Iterator[Problem]:
     """Keys whose default is a value: only who typed one can be told that it is not read."""
     if not _decodes(run):
-        for key in sorted(DECODED.intersection(given)):
+        weights = set() if run.pipeline.rule else {"seed"}
+        for key in sorted((DECODED | weights).intersection(given)):
             yield Problem(
                 key, f"is read by the diff, which pipeline={run.pipeline.name} leaves out"
             )

@@ -50,6 +50,16 @@ def _model_has_a_source(run: Run) -> Iterator[Problem]:
         )
 
 
+def _some_part(run: Run) -> Iterator[Problem]:
+    parts = ("diff", "memory", "ledger", "rule")
+    if not any(getattr(run.pipeline, part) for part in parts):
+        yield Problem(
+            "pipeline",
+            f"{', '.join(parts[:-1])} and {parts[-1]} are all false, so that nothing would run; "
+            "leave one true, or choose pipeline=NAME",
+        )
+
+
 def _what_ifs(run: Run) -> Iterator[Problem]:
     for key in WHAT_IFS:
         if getattr(run, key) and run.memory.accounting != "met":
@@ -173,6 +183,7 @@ def _grid(run: Run) -> Iterator[Problem]:
 
 RULES: tuple[Rule, ...] = (
     _model_has_a_source,
+    _some_part,
     _what_ifs,
     _boot,
     _rule,

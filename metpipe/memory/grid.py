@@ -10,7 +10,7 @@ from metpipe.errors import ConfigError
 from metpipe.memory.evaluate import headroom_at
 from metpipe.memory.point import Point, Workload
 
-__all__ = ["Loads", "Room", "grid_of", "loads_of"]
+__all__ = ["Loads", "Room", "grid_of", "loads_of", "refuse_all"]
 
 Room = tuple[int, int]
 """The headroom of a load at worst and at best, in bytes."""
@@ -40,15 +40,24 @@ def grid_of(point: Point, loads: Loads) -> Iterator[Room | None]:
     Raises:
         ConfigError: the serve takes none of them; else as `evaluate`.
     """
-    taken = 0
+    refuse_all(point, loads)
     for load in loads_of(loads):
         asked = replace(point, workload=load)
         if load.concurrency > asked.num_slots or asked.num_tokens > point.serve.max_seq_len:
             yield None
             continue
-        taken += 1
         yield headroom_at(asked)
-    if not taken:
+
+
+def refuse_all(point: Point, loads: Loads) -> None:
+    """Refuse a grid of which the serve takes no load: it does not take the smallest one.
+
+    Raises:
+        ConfigError: the serve takes none of them.
+    """
+    smallest = Workload(min(loads.isl), min(loads.osl), min(loads.concurrency))
+    asked = replace(point, workload=smallest)
+    if smallest.concurrency > asked.num_slots or asked.num_tokens > point.serve.max_seq_len:
         raise ConfigError(
             f"grid: none of its {len(loads)} loads is one that the serve takes: at most "
             f"{point.serve.max_seq_len} tokens, and {point.num_slots} sequences; raise "

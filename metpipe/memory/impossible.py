@@ -42,7 +42,7 @@ def _refuse_counts(point: Point) -> None:
         "serve.block_size": point.serve.block_size,
         "serve.max_seq_len": point.serve.max_seq_len,
         "serve.max_prefill_tokens": point.serve.max_prefill_tokens,
-        "slots": point.num_slots,
+        _who_says_slots(point): point.num_slots,
         "workload.isl": point.workload.isl,
         "workload.osl": point.workload.osl,
         "workload.concurrency": point.workload.concurrency,
@@ -56,8 +56,15 @@ def _refuse_counts(point: Point) -> None:
             raise ConfigError(f"{name}: must be at least 1, got {count}")
         if count > MOST:
             raise ConfigError(
-                f"{name}={count}: more than {MOST}, the most that positions and slots can name"
+                f"{name}={count}: more than {MOST}, the most that positions and slots can name; "
+                "lower it"
             )
+
+
+def _who_says_slots(point: Point) -> str:
+    if point.slots_follow:
+        return "workload.concurrency"
+    return "serve.max_batch_size" if point.slots is None else "slots"
 
 
 def _refuse_device(point: Point) -> None:

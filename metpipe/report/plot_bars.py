@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import Literal
 
 from matplotlib.axes import Axes
 
@@ -18,6 +19,8 @@ WIDTH = 0.78
 """A bar's, of the one unit that each has."""
 ROOM = 0.87
 """A bar taller than this share of the picture has no room for a label above it."""
+GAP, LINE = 0.008, 0.06
+"""Shares of the picture: between a label and what it is beside, and a line of a label."""
 FAST = "\N{NO-BREAK SPACE}"
 WORDS = {"USAGE": "refused", "DIED": "died", "INTERRUPTED": "interrupted"}
 
@@ -105,7 +108,7 @@ def _bar(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
 def _total(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
     """The total in GiB above the bar in the colour of its answer, with a mark where it is too much.
 
-    Where the picture ends too soon above the bar, it stands inside.
+    Where the picture ends too soon above the bar, or its budget lies there, it stands elsewhere.
     """
     colour, _ = style.ANSWERS[memory.answer]
     lines = [style.MARKS[memory.answer]]
@@ -116,21 +119,42 @@ def _total(axis: Axes, x: int, memory: MemoryRow, frame: Frame) -> None:
     if cut:
         lines = ["≈", *lines]
     text = "\n".join(filter(None, lines))
-    inside = memory.high > ROOM * frame.top
-    at = min(memory.high, frame.top) if inside else memory.high + 0.008 * frame.top
+    at, edge = _beside_the_budget(memory, frame.top, lines=len(text.splitlines()))
     paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
     axis.text(
         x,
         at / style.GIB,
         text,
         ha="center",
-        va="top" if inside else "bottom",
+        va=edge,
         fontsize=7.5,
         color=colour,
         linespacing=1.05,
         bbox=paper if text else None,
         zorder=4,
     )
+
+
+def _beside_the_budget(
+    memory: MemoryRow, top: float, *, lines: int
+) -> tuple[float, Literal["top", "bottom"]]:
+    """Where so many lines stand without covering the bar's budget: in bytes, and which edge."""
+    gap, tall = GAP * top, (LINE * lines + 2 * GAP) * top
+    end, budget = min(memory.high, top), memory.budget
+    places: list[tuple[float, Literal["top", "bottom"]]] = [
+        (memory.high + gap, "bottom"),
+        (end, "top"),
+        (budget - gap, "top"),
+        (budget + gap, "bottom"),
+    ]
+    if memory.high > ROOM * top:
+        places = places[1:]
+    for at, edge in places:
+        low, high = (at - tall, at) if edge == "top" else (at, at + tall)
+        covers = low - gap / 2 < budget < high + gap / 2
+        if low >= 0 and high <= top and not covers:
+            return at, edge
+    return places[0]
 
 
 def _missing(axis: Axes, x: int, job: JobRow) -> None:

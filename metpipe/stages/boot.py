@@ -11,12 +11,14 @@ from metpipe.memory.devices import Device
 from metpipe.memory.evaluate import evaluate
 from metpipe.memory.met.boot import Boot, at_boot, check_boot
 from metpipe.memory.met.boot_toml import GB, ROUNDED, parse_boot
+from metpipe.memory.point import Point
+from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
 from metpipe.report.boot_section import boot_section
 from metpipe.stages.live import Live, live_of
 from metpipe.stages.met_plan import met_point
 
-__all__ = ["boot_of", "run_boot"]
+__all__ = ["boot_of", "check_load", "run_boot"]
 
 
 def run_boot(context: StageContext) -> Mapping[str, object]:
@@ -43,6 +45,26 @@ def boot_of(live: Live) -> Boot:
     boot = parse_boot(text, str(path))
     _refuse_another_serve(live.run, boot)
     return boot
+
+
+def check_load(boot: str, point: Point) -> None:
+    """A load that the boot's serve does not take; there is no flag to raise beside its file.
+
+    Raises:
+        ConfigError: the load is longer, or has more sequences.
+    """
+    load, serve = point.workload, point.serve
+    whose = f"of ledger.boot={boot}; lower it"
+    if load.concurrency > point.num_slots:
+        raise ConfigError(
+            f"workload.concurrency={load.concurrency} is more than the "
+            f"{number_of(point.num_slots, 'slot')} {whose}"
+        )
+    if point.num_tokens > serve.max_seq_len:
+        raise ConfigError(
+            f"workload.isl={load.isl} and workload.osl={load.osl} are {point.num_tokens} tokens, "
+            f"above serve.max_seq_len={serve.max_seq_len} {whose}"
+        )
 
 
 def _refuse_beyond_device(boot: Boot, device: Device) -> None:

@@ -20,12 +20,14 @@ from metpipe.engine.runners import check_select
 from metpipe.engine.torch_threads import all_cores, torch_threads
 from metpipe.errors import ConfigError, Exit
 from metpipe.memory.evaluate import evaluate
+from metpipe.memory.grid import refuse_all
 from metpipe.memory.kernel_set import parse_families
 from metpipe.oracle import require_oracle
 from metpipe.pipeline import Event, Pipeline, Stage, Store, board, code_digest
 from metpipe.resources import kernels_dir
-from metpipe.stages.boot import boot_of
+from metpipe.stages.boot import boot_of, check_load
 from metpipe.stages.forced import select_of
+from metpipe.stages.grid import loads_asked
 from metpipe.stages.live import Live
 from metpipe.stages.memory import point_of
 from metpipe.stages.met_plan import stored_sizes
@@ -96,7 +98,12 @@ def _checked_stages(live: Live) -> tuple[Stage, ...]:
     if run.ledger.boot is not None:
         boot_of(live)
     if run.pipeline.memory or run.pipeline.ledger:
-        evaluate(point_of(live))  # what cannot be planned must not cost a run
+        point = point_of(live)
+        if run.ledger.boot is not None:
+            check_load(run.ledger.boot, point)
+        evaluate(point)  # what cannot be planned must not cost a run
+        if run.grid.is_asked:
+            refuse_all(point, loads_asked(run))
     stages = plan(run)
     _check_variants(stages, live)
     return stages

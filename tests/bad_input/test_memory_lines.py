@@ -64,6 +64,10 @@ def quantised(weights: str) -> str:
         ("serve.mtp_max_seqs=129", ["serve.mtp_max_seqs: must be at most 128, got 129"]),
         ("serve.dflash_gamma=4", ["is read with serve.dflash=true; add that, or leave it out"]),
         ("slots=9999999999", ["slots=9999999999: more than 2147483647"]),
+        (
+            "serve.max_batch_size=9999999999",
+            ["serve.max_batch_size=9999999999: more than", "lower"],
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -130,6 +134,11 @@ def test_more_bytes_than_there_are_addresses(refused, asked):
     message = refused(*asked, *HYBRID, *sizes, f"workload.isl={most - 256}")
     has(message, "more than any memory has addresses for", "lower workload.concurrency")
     has(message, f"set by the override 'workload.isl={most - 256}'")
+
+
+def test_a_grid_without_a_load_is_refused_before_a_stage_runs(refused, tmp_path):
+    has(refused(*MEMORY, "grid.isl=900000..900010"), "grid: none of its 11 loads")
+    assert not list(tmp_path.glob("runs/*/*/stages"))
 
 
 def test_a_grid_too_large_is_refused_before_it_is_made(refused):
@@ -412,6 +421,14 @@ def test_a_flag_beside_a_boot(refused, line, order):
 def test_a_boot_in_another_pipeline(refused, line, part):
     boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
     has(refused(boot, line), "ledger.boot: ", part, f"set by the override '{boot}'")
+
+
+def test_a_load_beyond_a_boot_is_not_told_to_raise_its_flags(refused):
+    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
+    message = refused("pipeline=ledger", boot, "workload.isl=9000000")
+    has(message, f" of {boot}; lower it", "set by the override 'workload.isl=9000000'")
+    assert "raise" not in message
+    has(refused("pipeline=ledger", boot, "workload.concurrency=9999"), f" of {boot}; lower it")
 
 
 def test_a_record_of_another_serve_than_its_boot(refused):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from metpipe.config.mode_rules import unread
 from tests.bad_input.lines import has
+from tests.runs import composed
 
 
 @pytest.mark.parametrize(
@@ -237,11 +239,28 @@ def test_what_follows_from_another_problem_is_not_told_as_well(refused, lines):
     refused(*lines, lines=2)
 
 
-@pytest.mark.parametrize("line", ["batch=2", "prompts=3", "state_check=step", "max_width=4"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("batch=2", "prompts=3", "state_check=step", "max_width=4", "verify=[2]", "steps=8"),
+        *("steps=16", "seed=1", "verify_batch_ks=null", "diff.mode=single"),
+    ],
+)
 def test_what_only_decoding_reads_is_refused_where_nothing_is_decoded(refused, line):
     key = line.partition("=")[0]
     said = f"{key}: is read by the diff, which pipeline=memory leaves out"
     has(refused("pipeline=memory", line), said, f"set by the override '{line}'")
+
+
+@pytest.mark.parametrize("line", ["diff=all", "diff=auto", "variant=circuit"])
+def test_a_choice_that_only_the_diff_reads_is_refused_where_nothing_is_decoded(refused, line):
+    group = line.partition("=")[0]
+    said = f"{group}: is read by the diff, which pipeline=memory leaves out"
+    has(refused("pipeline=memory", line), said, f"(the override '{line}')")
+
+
+def test_the_seed_is_read_where_a_rule_is_judged():
+    assert list(unread(composed("pipeline=rule", "rule=x", "seed=3"), {"seed"})) == []
 
 
 def test_a_prefill_wider_than_every_rule_names_the_flag_that_bounds_it(refused):

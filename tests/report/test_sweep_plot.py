@@ -194,6 +194,31 @@ def test_no_words_of_the_frontier_lie_on_each_other(name):
     assert overlaps(words(figure)) == []
 
 
+NEAR = {
+    f"{name}, {share:.2f}": tuple(
+        job(i, f"slots={i}", memory=plan(8192, i, budget=int(share * plan(8192, 4).high), **more))
+        for i in (1, 4, 5, 6)
+    )
+    for share in (0.25, 0.5, 0.8, 0.9, 0.97, 1.0, 1.03, 1.06, 1.1, 1.2, 1.4)
+    for name, more in {"one": {}, "fits": {"answer": "fits"}}.items()
+}
+"""Budgets that lie near the top of some bar, or near its label."""
+
+
+@pytest.mark.parametrize("name", [*NEAR, *SWEEPS])
+def test_no_total_covers_a_budget(name):
+    jobs = (NEAR | SWEEPS)[name]
+    figure = drawn(plot_terms.draw(jobs, axes(jobs)))
+    for axis in figure.axes:
+        lines = [axis.transData.transform(line.get_segments()[0]) for line in axis.collections]
+        assert len(lines) > 1
+        for text in (text for text in axis.texts if text.get_zorder() == 4 and text.get_text()):
+            box = text.get_window_extent()
+            for (left, y), (right, _) in lines:
+                beside = box.x1 < left or right < box.x0
+                assert beside or not box.y0 < y < box.y1, text.get_text()
+
+
 def heights(figure: Any) -> float:
     """All bars of a figure, in GiB."""
     return float(sum(patch.get_height() for axis in figure.axes for patch in axis.patches))
