@@ -70,6 +70,8 @@ def test_what_a_quantised_checkpoint_stores_plainly_has_the_config_s_shape(tmp_p
 
 def test_experts_that_are_stacked_as_blocks_are_found(tmp_path):
     config = json.loads((TENSORS / "family_configs.json").read_text())["gpt_oss"]
+    config |= {"hidden_size": 64, "intermediate_size": 32}  # whole groups of 32
+    whole = {48: 64, 20: 32, 40: 64}
     shapes = json.loads((TENSORS / "family_tensors.json").read_text())["gpt_oss"]
     alone = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]
     mxfp4 = {"quant_method": "mxfp4", "modules_to_not_convert": [*alone, "model.embed_tokens"]}
@@ -79,6 +81,7 @@ def test_experts_that_are_stacked_as_blocks_are_found(tmp_path):
             tensors[f"{name}_blocks"] = torch.zeros(2, 3, dtype=torch.uint8)
             tensors[f"{name}_scales"] = torch.zeros(2, dtype=torch.uint8)
         else:
+            shape = [whole.get(size, size) for size in shape]
             tensors[name] = torch.zeros(shape, dtype=torch.bfloat16)
     config["quantization_config"] = mxfp4
     checked(write_folder(tmp_path / "model", tensors, config))
