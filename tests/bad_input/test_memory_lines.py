@@ -1,26 +1,20 @@
-"""What no plan can be made of: loads, flags, formats, devices, boots, and shipped files that break.
+"""What no plan can be made of: loads, flags, formats and devices.
 
 A line each, in both accountings where both can be asked.
 """
 
 from __future__ import annotations
 
-import re
-import shutil
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from metpipe import app, resources
+from metpipe import app
 from metpipe.errors import Exit
-from metpipe.recipe import expand
-from metpipe.stages import met_plan, planned_model
-from tests.bad_input.lines import MEMORY, has
+from tests.bad_input.lines import HYBRID, MEMORY, MET, has
 
 BOOTS = Path(__file__).parents[1] / "data" / "boots"
-MET = (*MEMORY, "memory.accounting=met", "hardware=gb10")
-HYBRID = ("model=qwen3_8_27b_nvfp4",)
 LINEARS = "quant_method: compressed-tensors, format: x, ignore: []"
 
 
@@ -316,212 +310,3 @@ def test_what_mets_engine_does_not_serve(refused, lines, parts):
 )
 def test_what_cannot_be_planned(refused, lines, parts):
     has(refused(*MEMORY, *lines), *parts)
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("[", ["not valid TOML"]),
-        ("schema = 2\n", ["schema"]),
-        (
-            ("\nkv_blocks", "\nkv_blokcs"),
-            ["boot.kv_blocks: is missing", "wrong as well: boot.kv_blokcs"],
-        ),
-        (("copies_version = 2", "copies_version = 7"), ["copies_version is 1 or 2"]),
-        (('"Qwen/Qwen3.6-35B-A3B-FP8"', '"a/b"'), ["no model choice is named 'b'"]),
-        (('hardware = "gb10"', 'hardware = "gb11"'), ["hardware=gb11"]),
-        (("ssm_pool =", "ssm_poool ="), ["ssm_poool: not known here"]),
-        (("\nkv_blocks =", "\nkv_blocks = 'many' #"), ["kv_blocks: must be a whole number, got"]),
-    ],
-    ids=lambda value: str(value)[:20] if isinstance(value, str | tuple) else "",
-)
-def test_a_boot_that_is_none(refused, text, parts):
-    whole = (BOOTS / "moe-35b-fp8-recipe.toml").read_text()
-    if isinstance(text, tuple):
-        assert text[0] in whole
-        text = whole.replace(*text)
-    Path("boot.toml").write_text(text)
-    has(refused("pipeline=ledger", "ledger.boot=boot.toml"), *parts)
-
-
-LONG = 10**31
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "part"),
-    [
-        ("weights", "[1.0, inf]", "weights #2: must be a finite number, got inf"),
-        ("weights", "[1.0, 1e300]", "weights: the tolerance must be 0 to 100 percent, got [1.0"),
-        ("weights", "[1.0, 101]", "weights: the tolerance must be 0 to 100 percent"),
-        ("weights", "[1.0, true]", "weights #2: must be a number, got True"),
-        ("weights", "[1.0, 1, 2]", "weights: must be two numbers, [MiB, tolerance in percent]"),
-        ("kv", "[inf, 0.1]", "measured_mib.kv #1: must be a finite number, got inf"),
-        ("kv", "[nan, 0.1]", "measured_mib.kv #1: must be a finite number, got nan"),
-        ("arena", "[1e300, 0.1]", "measured_mib.arena: MiB must be 0 to 1073741824"),
-        ("chunk_slack_gb", "inf", "boot.chunk_slack_gb: must be a finite number, got inf"),
-        ("chunk_slack_gb", "1e31", "boot.chunk_slack_gb: must be at most"),
-        ("ledger_total_gb", "inf", "boot.ledger_total_gb: must be a finite number, got inf"),
-        ("ledger_total_gb", "1e300", "boot.ledger_total_gb: must be at most"),
-        ("ledger_total_gb", "1e31", "boot.ledger_total_gb: must be at most"),
-        ("ledger_total_gb", "1.5", "boot.ledger_total_gb=1.5: is below its own terms"),
-        ("ledger_total_gb", "107.3", "adds up to 102489.6 MiB (107.5 GB); correct the unit"),
-        ("ledger_total_gb", "1079", "boot.ledger_total_gb=1079: is more than the 130.7 GB of gb10"),
-        ("kv_blocks", LONG, "boot.kv_blocks: must be at most 2147483647, got 1000"),
-        ("draft_kv_blocks", LONG, "boot.draft_kv_blocks: must be at most 2147483647"),
-        ("capture_rows", LONG, "boot.capture_rows: must be at most 2147483647"),
-        ("outside_bytes", LONG, "boot.outside_bytes: must be at most 1125899906842624"),
-        ("max_batch_size", LONG, "serve.max_batch_size: must be at most 2147483647"),
-        ("block_size", 2**31 - 1, "boot.kv_blocks: 8764 blocks of serve.block_size=2147483647"),
-        ("gpu_memory_utilization", "true", "serve.gpu_memory_utilization: must be a number"),
-        ("gpu_memory_utilization", "'0.5'", "serve.gpu_memory_utilization: must be a number"),
-        ("schema", "true", "schema: must be 1, a whole number, got True"),
-        ("schema", "1.0", "schema: must be 1, a whole number, got 1.0"),
-        ("copies_version", "9" * 5000, "not valid TOML"),
-        ("checkpoint", "'a/b'", "no model choice is named 'b' for a/b, and a boot is checked"),
-    ],
-)
-def test_a_boot_with_a_number_that_no_machine_has(refused, key, value, part):
-    whole = (BOOTS / "dense-27b-recipe-after.toml").read_text()
-    text = re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", whole, count=1)
-    assert text != whole
-    Path("boot.toml").write_text(text)
-    message = refused("pipeline=ledger", "ledger.boot=boot.toml")
-    has(message, "boot.toml", part)
-    assert "workload" not in message
-    assert "add model.checkpoint" not in message
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [("/dev/null", "it is no regular file"), (".", "it is a folder"), ("x.toml", "no such file")],
-)
-def test_a_boot_that_is_no_file(refused, path, said):
-    has(refused("pipeline=ledger", f"ledger.boot={path}"), f"ledger.boot={path}: ", said)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["serve.kv_cache_dtype=fp8", "serve.block_size=16", "slots=auto", "+hardware.sm_count=48"],
-)
-@pytest.mark.parametrize("order", [1, -1], ids=["behind", "before"])
-def test_a_flag_beside_a_boot(refused, line, order):
-    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
-    message = refused("pipeline=ledger", *[boot, line][::order])
-    has(message, f"{line}: {boot} stands for", "leave it out")
-
-
-@pytest.mark.parametrize(
-    ("line", "part"),
-    [
-        ("pipeline=memory", "pipeline=memory leaves the ledger out; add pipeline=ledger"),
-        ("pipeline=diff", "pipeline=diff leaves the ledger out; add pipeline=ledger"),
-        ("pipeline=full", "which no diff runs, and pipeline=full has one; add pipeline=ledger"),
-    ],
-)
-def test_a_boot_in_another_pipeline(refused, line, part):
-    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
-    has(refused(boot, line), "ledger.boot: ", part, f"set by the override '{boot}'")
-
-
-def test_a_load_beyond_a_boot_is_not_told_to_raise_its_flags(refused):
-    boot = f"ledger.boot={BOOTS / 'moe-35b-fp8-recipe.toml'}"
-    message = refused("pipeline=ledger", boot, "workload.isl=9000000")
-    has(message, f" of {boot}; lower it", "set by the override 'workload.isl=9000000'")
-    assert "raise" not in message
-    has(refused("pipeline=ledger", boot, "workload.concurrency=9999"), f" of {boot}; lower it")
-
-
-def test_a_record_of_another_serve_than_its_boot(refused):
-    """The boot's file was changed after the run whose record is run again."""
-    boot = Path("boot.toml")
-    whole = (BOOTS / "moe-35b-fp8-recipe.toml").read_text()
-    boot.write_text(whole)
-    lines = expand(["pipeline=ledger", f"ledger.boot={boot}"]).argv
-    Path(".hydra").mkdir()
-    Path(".hydra/overrides.yaml").write_text("".join(f'- "{line}"\n' for line in lines))
-    boot.write_text(whole.replace('kv_cache_dtype = "bf16"', 'kv_cache_dtype = "fp8"'))
-    message = refused("rerun=.")
-    has(message, "serve.kv_cache_dtype: is 'bf16', and boot.toml was booted with 'fp8'; leave it")
-
-
-@pytest.fixture
-def shipped(tmp_path, monkeypatch):
-    """Data folders of a copy, in which a file may be changed."""
-    copy = tmp_path / "site"
-    (copy / "metpipe").mkdir(parents=True)
-    for folder in (resources.conf_dir(), resources.kernels_dir(), resources.recipes_dir()):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(folder, copy / folder.name, ignore=ignored)
-    monkeypatch.setattr(resources, "PACKAGE", copy / "metpipe")
-    monkeypatch.setattr(met_plan, "MODELS", {})
-    monkeypatch.setattr(planned_model, "PLANNED", {})
-
-    def change(name: str, old: str, new: str) -> None:
-        path = copy / "kernels" / name
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new, 1))
-
-    return change
-
-
-DEVICES, COPIES = "DEVICES.toml", "circuits/COPIES.toml"
-BLOCK = "circuits/blocks/gated_delta_net.toml"
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "parts"),
-    [
-        (DEVICES, "util_ceiling = 0.85", "", ["class 'gb10', memory.util_ceiling: is missing"]),
-        (
-            DEVICES,
-            "util_ceiling = 0.85",
-            "util_ceiling = 1.5",
-            ["class 'gb10', memory.util_ceiling: must be at most 1, got 1.5"],
-        ),
-        (
-            DEVICES,
-            "util_ceiling = 0.85",
-            "util_ceiling = 0.85\nslab = 1",
-            ["slab: there is no such key"],
-        ),
-        (
-            DEVICES,
-            "per_mille = 21",
-            "per_mille = 1001",
-            ["memory.driver_budget_per_mille: must be at most 1000, got 1001"],
-        ),
-        (DEVICES, "visible = 79.6", "visible = inf", ["memory_gib_visible: must be a finite"]),
-        (DEVICES, "visible = 79.6", "visible = 1e300", ["memory_gib_visible: must be at most"]),
-        (DEVICES, "schema_version = 1", "schema_version = true", ["schema_version: must be 1"]),
-        (COPIES, "schema = 1", "schema = true", ["schema: must be 1, a whole number, got True"]),
-        (COPIES, "schema = 1", "schema = 2", ["schema: must be 1, got 2"]),
-        ("circuits/dense_gqa.toml", "schema = 1", "x = [", ["not valid TOML", "(at line"]),
-        (COPIES, "count = 1", "count = 0", ["copy 'dense-fp8-to-nvfp4', count: must be above 0"]),
-        (BLOCK, 'verify = "h_steps"\n', "", ["qwen3_5.toml: ", "l0.gdn.h", "has verify = None"]),
-        (BLOCK, "{ssm_h_storage}", "{dtype}", ["qwen3_5.toml: ", "'{dtype}', which no serve flag"]),
-        (COPIES, 'speculative = "on"', "speculative = true", ["when.speculative: must be text"]),
-        (
-            COPIES,
-            'speculative = "on"',
-            'speculative = "yes"',
-            ["never holds; it is one of on"],
-        ),
-        (COPIES, 'arch = ["qwen3_5"]', 'arch = ["qwen9"]', ["no circuit has the arch 'qwen9'"]),
-        (COPIES, 'law = "', 'law = "x', ["is no law"]),
-        (COPIES, 'section = "main"', 'section = "middle"', ["section"]),
-        (COPIES, "linear:q", "linear:qq", ["names no role of a linear"]),
-        (COPIES, "\n[[copy]]", '\n[[copy]]\nwhy = "x"', ["why"]),
-    ],
-    ids=lambda value: value[:24] if isinstance(value, str) else "",
-)
-def test_a_shipped_file_that_breaks(refused, shipped, name, old, new, parts):
-    shipped(name, old, new)
-    named = parts[0].partition(":")[0] if name == BLOCK else name.rpartition("/")[2]
-    has(refused(*MET, *HYBRID), named, *parts)
-
-
-def test_a_workspace_of_an_unknown_size_names_its_file(refused, shipped):
-    shipped("hopper/FAMILIES.toml", "*q_heads", "*q_haeds")
-    message = refused(*MEMORY, "hardware=h100_sxm", "model=qwen3_8b")
-    has(message, "/hopper/FAMILIES.toml, workspace attention.", "names the dimension 'q_haeds'")
