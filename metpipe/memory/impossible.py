@@ -9,7 +9,7 @@ from metpipe.memory.driver import doubt_of, law_of
 from metpipe.memory.point import Point
 from metpipe.nouns import number_of
 
-__all__ = ["refuse_impossible"]
+__all__ = ["refuse_impossible", "refuse_load"]
 
 
 def refuse_impossible(point: Point) -> None:
@@ -21,20 +21,31 @@ def refuse_impossible(point: Point) -> None:
             refuses.
     """
     _refuse_counts(point)
+    refuse_load(
+        point,
+        slots="; lower it, or raise serve.max_batch_size (or slots, where it is given)",
+        length="; shorten the workload or raise serve.max_seq_len",
+    )
+    _refuse_device(point)
+
+
+def refuse_load(point: Point, *, slots: str, length: str) -> None:
+    """A load that the serve does not take; `slots` and `length` end the sentences with advice.
+
+    Raises:
+        ConfigError: more sequences than slots, or longer ones than the serve allows.
+    """
     load, serve = point.workload, point.serve
     if load.concurrency > point.num_slots:
         raise ConfigError(
             f"workload.concurrency={load.concurrency} is more than the "
-            f"{number_of(point.num_slots, 'slot')}; lower it, or raise "
-            "serve.max_batch_size (or slots, where it is given)"
+            f"{number_of(point.num_slots, 'slot')}{slots}"
         )
     if point.num_tokens > serve.max_seq_len:
         raise ConfigError(
             f"workload.isl={load.isl} and workload.osl={load.osl} are {point.num_tokens} tokens, "
-            f"above serve.max_seq_len={serve.max_seq_len}; shorten the workload or raise "
-            "serve.max_seq_len"
+            f"above serve.max_seq_len={serve.max_seq_len}{length}"
         )
-    _refuse_device(point)
 
 
 def _refuse_counts(point: Point) -> None:

@@ -9,10 +9,10 @@ from metpipe.config import Run
 from metpipe.errors import ConfigError
 from metpipe.memory.devices import Device
 from metpipe.memory.evaluate import evaluate
+from metpipe.memory.impossible import refuse_load
 from metpipe.memory.met.boot import Boot, at_boot, check_boot
 from metpipe.memory.met.boot_toml import GB, ROUNDED, parse_boot
 from metpipe.memory.point import Point
-from metpipe.nouns import number_of
 from metpipe.pipeline import StageContext
 from metpipe.report.boot_section import boot_section
 from metpipe.stages.live import Live, live_of
@@ -53,18 +53,8 @@ def check_load(boot: str, point: Point) -> None:
     Raises:
         ConfigError: the load is longer, or has more sequences.
     """
-    load, serve = point.workload, point.serve
-    whose = f"of ledger.boot={boot}; lower it"
-    if load.concurrency > point.num_slots:
-        raise ConfigError(
-            f"workload.concurrency={load.concurrency} is more than the "
-            f"{number_of(point.num_slots, 'slot')} {whose}"
-        )
-    if point.num_tokens > serve.max_seq_len:
-        raise ConfigError(
-            f"workload.isl={load.isl} and workload.osl={load.osl} are {point.num_tokens} tokens, "
-            f"above serve.max_seq_len={serve.max_seq_len} {whose}"
-        )
+    lower = f" of ledger.boot={boot}; lower it"
+    refuse_load(point, slots=lower, length=lower)
 
 
 def _refuse_beyond_device(boot: Boot, device: Device) -> None:
